@@ -49,6 +49,11 @@ class Bootstrap:
     metadata service to watch), ``heed_rebalance`` (``yes``: a rebalance recommendation counts as a notice),
     ``metadata_url``."""
 
+    @property
+    def readonly_paths(self) -> tuple[str, ...]:
+        """Further paths of this machine that units see."""
+        return tuple(path for path in self.settings.get("readonly_paths", "").split(":") if path)
+
     def number(self, name: str, default: int) -> int:
         """Return a numeric setting."""
         return int(self.settings.get(name, default))

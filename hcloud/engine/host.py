@@ -8,15 +8,17 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hcloud.core.model import MetricsHook
 from hcloud.engine import launch, limits, usage
 from hcloud.engine.launch import RunningCommand
 from hcloud.engine.limits import Bounds, Cgroup, find_instance_cgroup, group_for, remove_instance_cgroup
-from hcloud.engine.metrics import MetricsReader
 from hcloud.engine.sandbox import Cell, Isolation, prepare_cell, working_bwrap
 from hcloud.engine.unit import Unit
+
+if TYPE_CHECKING:
+    from hcloud.engine.metrics import MetricsReader
 
 PREFIX = "profile"
 LOG_BYTES = 1 << 20
@@ -216,22 +218,13 @@ class EngineHost:
     def service_reader(self, hook: MetricsHook) -> MetricsReader:
         """Return what reads a service's hook inside the service's own namespaces."""
         isolation = self._isolation or _isolation()
-        return _CollectingReader(hook, sandboxed=isolation.bwrap is not None)
+        from hcloud.engine.metrics import CollectingReader  # see ``sampling``
+
+        return CollectingReader(hook, sandboxed=isolation.bwrap is not None)
 
     def kill_each(self, pids: Iterable[int]) -> None:
         """Send KILL to each process that still exists."""
         limits.kill_each(pids)
-
-
-class _CollectingReader(MetricsReader):
-    """Collects its own children: here is no keeper that does."""
-
-    def close(self) -> None:
-        """End a reading in progress."""
-        reading = self._pipe >= 0
-        super().close()
-        if reading:
-            os.waitpid(self._child, 0)
 
 
 def _isolation() -> Isolation:

@@ -23,8 +23,9 @@ from hcloud.engine import launch, profiling
 from hcloud.engine.archive import EXPANSION_MAX, unpack
 from hcloud.engine.bootstrap import Bootstrap
 from hcloud.engine.images import image_environment, mount_image, unmount_image
-from hcloud.engine.launch import RunningCommand
-from hcloud.engine.limits import Bounds, group_for, kill_each, limit_process, warm_up
+from hcloud.engine.launch import Entrance, RunningCommand
+from hcloud.engine.limits import Bounds, group_for, kill_each, limit_process
+from hcloud.engine.prepared_roots import PreparedRoot
 from hcloud.engine.profiling import Measurement, Profile
 from hcloud.engine.sampling import Sampler
 from hcloud.engine.sandbox import Cell, Isolation, prepare_cell
@@ -33,6 +34,8 @@ from hcloud.engine.usage import descendants
 from hcloud.provider import ExitRecord, UnitSpec
 
 MIB, GIB = 1 << 20, 1 << 30
+LOG = "keepers.log"
+"""Standard streams of all keepers of a worker, in its state directory: faults of their own."""
 WATCH_S = 0.5
 KILL_S = 5.0
 FULL_DISK_BYTES = MIB
@@ -52,8 +55,10 @@ class Keeper:
         isolation: Isolation,
         profile: Profile | None = None,
         clock: Clock | None = None,
+        prepared: PreparedRoot | None = None,
     ) -> None:
         self._unit, self._spec, self._uid, self._profile = unit, spec, uid, profile
+        self._prepared = prepared
         self._bootstrap, self._isolation, self._clock = bootstrap, isolation, clock or SystemClock()
         self._group = group_for(isolation.cgroup, unit.id)
         # The hooks of a unit that is measured are those of its copies.
@@ -67,6 +72,8 @@ class Keeper:
         self._cause: FailureCause | None = None  # why it failed, when that is known before its exit code is
         self._detail = ""
         self._stopping = False
+        self._is_clear = False
+        """Whether nothing is left of what was started."""
         self._image_environment: dict[str, str] = {}
 
     # ------------------------------------------------------------------------------------------------------- the walk
@@ -81,7 +88,7 @@ class Keeper:
             full = self._disk_is_full()
             cause = FailureCause.OUT_OF_DISK if full else FailureCause.START_REFUSED
             self._decide(cause, f"the worker could not keep it: {error}")
-        if not self._kill_everything():
+        if not self._is_clear and not self._kill_everything():
             self._detail += "; some of its processes could not be killed"
         if self._spec.profile is not None:
             profiling.clear(self._unit)
@@ -93,7 +100,8 @@ class Keeper:
 
     def _prepare(self) -> Cell:
         root = self._unit.path / "root"
-        prepare_cell(root, self._uid, root_user=self._isolation.root)
+        prepared = self._prepared if self._isolation.bwrap and self._spec.image is None else None
+        prepare_cell(root, self._uid, root_user=self._isolation.root, is_prepared=prepared is not None)
         if self._group is not None:
             self._group.make(self._bounds())
         spec = self._spec
@@ -101,14 +109,14 @@ class Keeper:
         if spec.image is not None:
             image_root = mount_image(self._isolation, spec.image, self._unit.id)
             self._image_environment = image_environment(self._isolation, spec.image)
-        (self._unit.path / "log").mkdir(mode=0o700, exist_ok=True)
         self._unpack(root / "job")
         return Cell(
             root=root,
             uid=self._uid,
             network=spec.network,
             isolation=self._isolation,
-            readonly=tuple(path for path in self._bootstrap.settings.get("readonly_paths", "").split(":") if path),
+            readonly=self._bootstrap.readonly_paths,
+            prepared=prepared,
             image_root=image_root,
         )
 
@@ -175,7 +183,12 @@ class Keeper:
     def _run(self, cell: Cell, command: tuple[str, ...]) -> int:
         log_bytes = self._bootstrap.number("max_log_mib", 64) * MIB
         environment = cell.environment({**self._image_environment, **self._job_environment()})
-        self._launch = RunningCommand(cell, command, environment, self._take_bounds, self._unit.path / "log", log_bytes)
+        entrance, self._is_clear = None, False
+        if self._group is not None:
+            entrance = Entrance(groups=self._group.entrances, file_mib=self._file_mib)
+        self._launch = RunningCommand(
+            cell, command, environment, self._take_bounds, self._unit.path / "log", log_bytes, entrance
+        )
         self._watch(self._launch)
         return self._exit_code(self._launch)
 
@@ -184,6 +197,7 @@ class Keeper:
         if self._profile is None:
             raise UnitRefused("this worker was started without a profiler")
         subject = profiling.subject_of(self._unit, self._spec, self._isolation, self._bootstrap.cpus)
+        self._is_clear = False
         self._launch = Measurement(
             self._unit,
             replace(self._spec, env={**self._image_environment, **self._job_environment()}),
@@ -215,10 +229,14 @@ class Keeper:
         elif bounds.cpus:
             os.sched_setaffinity(0, bounds.cpus)
         limit_process(
-            file_mib=max(1, int(self._spec.resources.disk_gib * 1024)),
+            file_mib=self._file_mib,
             pids=bounds.pids if bare else None,
             memory_mib=bounds.memory_mib if bare else None,
         )
+
+    @property
+    def _file_mib(self) -> int:
+        return max(1, int(self._spec.resources.disk_gib * 1024))
 
     def _job_environment(self) -> dict[str, str]:
         resources = self._spec.resources
@@ -251,7 +269,7 @@ class Keeper:
             os.close(reader)
             os.close(writer)
         self._sampler.finish()
-        self._kill_everything()
+        self._is_clear = self._kill_everything()
         running.drain()
         if running.lost_output:
             self._detail = self._detail or "output was lost because the disk was full"
@@ -373,6 +391,7 @@ def keep(
     bootstrap: Bootstrap,
     isolation: Isolation,
     profile: Profile | None = None,
+    prepared: PreparedRoot | None = None,
 ) -> None:
     """Be the unit's keeper: called in a child of the supervisor, ends the process."""
     code = 1
@@ -381,8 +400,7 @@ def keep(
         gc.freeze()  # a collection would copy what is shared with the supervisor
         launch.close_inherited(lock)
         _settle(unit)
-        warm_up(isolation.cgroup)
-        Keeper(unit, spec, uid, bootstrap, isolation, profile).run()
+        Keeper(unit, spec, uid, bootstrap, isolation, profile, prepared=prepared).run()
         code = 0
     finally:
         os._exit(code)
@@ -395,8 +413,11 @@ def _settle(unit: Unit) -> None:
         signal.signal(signum, signal.SIG_IGN)  # it ends when its unit ends; who must end it sooner stops the unit
     for signum in (STOP_SIGNAL, signal.SIGCHLD):
         signal.signal(signum, lambda *_: None)  # only wakes the loop
-    unit.write("keeper.json", {"pid": os.getpid()})
-    log = os.open(unit.path / "keeper.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    # Not renamed into place, which would wake the agent's link: there is nothing in it to report.
+    handle = os.open(unit.path / "keeper.json", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    os.write(handle, b'{"pid":%d}' % os.getpid())
+    os.close(handle)
+    log = os.open(unit.path.parent.parent / LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
     for number, handle in ((0, os.open("/dev/null", os.O_RDONLY)), (1, log), (2, log)):
         os.dup2(handle, number)
     os.chdir("/")

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import os
+import resource
 import select
 import signal
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from hcloud.engine.output import OutputFile
@@ -15,11 +18,27 @@ from hcloud.engine.sandbox import Cell, held_in_memory, split_environment
 from hcloud.engine.syscall_filter import syscall_filter
 
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
+_CATCHABLE = sorted(signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP})
 _libc = ctypes.CDLL(None, use_errno=True)
 OPEN_FILES = 4096
 DRAIN_S = 2.0
 LATE_READS = 64
 """What lay in the pipes when that time was over is still taken: so many reads, of 64 KiB each, hold all of it."""
+ABOVE_STANDARD = 16
+ENTRANCE = (
+    'umask 022; ulimit -c 0; ulimit -f "$1"; shift; '
+    'while [ "$1" != -- ]; do echo 0 >"$1/cgroup.procs" || exit 126; shift; done; shift; exec "$@"'
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entrance:
+    """Bounds that a shell takes on before it turns into the sandbox."""
+
+    groups: Sequence[str]
+    """Directories of control groups to enter."""
+    file_mib: int
+    """Largest file that may be written."""
 
 
 class RunningCommand:
@@ -33,15 +52,23 @@ class RunningCommand:
         bound: Callable[[], None],
         log: Path,
         log_bytes: int,
+        entrance: Entrance | None = None,
     ) -> None:
-        """Fork and start. ``bound`` is called in the child, still as the worker's user, to take on limits."""
+        """Start. ``bound`` is called in a forked child, still as the worker's user, to take on limits.
+
+        ``entrance``: the same limits for a start without that copy of this process, where there is a sandbox.
+        """
         pipes = [os.pipe() for _ in range(3)]
-        parent = os.getpid()
+        writers = [writer for _, writer in pipes]
         self.status: int | None = None
         self.missing = False
-        self.pid = os.fork()
-        if self.pid == 0:
-            _become_command(cell, command, environment, bound, [writer for _, writer in pipes], parent)
+        plain, script = split_environment(environment)
+        # A shell outside of the sandbox must read no variable of the job.
+        is_plain = all(name == "PATH" or name.startswith("HCLOUD_") for name in plain)
+        if entrance is not None and cell.isolation.bwrap and is_plain:
+            self.pid = _spawn(cell, command, plain, script, entrance, writers)
+        else:
+            self.pid = _fork(cell, command, plain, script, bound, writers)
         for _, writer in pipes:
             os.close(writer)
         (out, _), (err, _), (self._launch_fd, _) = pipes
@@ -123,20 +150,56 @@ def _prctl(option: int, value: int) -> None:
         raise OSError(ctypes.get_errno(), "prctl")
 
 
-def _become_command(
+def _inherited(cell: Cell, script: bytes, writers: Sequence[int]) -> list[int]:
+    """Return what the command is to find as descriptors 1, 2 and so on."""
+    filters = [syscall_filter() or b""] if cell.isolation.bwrap and cell.isolation.filters_calls else []
+    return [*writers, *map(held_in_memory, [script, *filters])]
+
+
+def _spawn(
+    cell: Cell, command: Sequence[str], plain: Mapping[str, str], script: bytes, entrance: Entrance, writers: list[int]
+) -> int:
+    """Start through a shell that takes on the bounds: no memory is copied for it, as a fork does."""
+    # The sandbox dies with its parent as soon as it has begun. What a keeper killed before that leaves is in its
+    # unit's group, or finds that gone and ends.
+    file_blocks = _at_most(resource.RLIMIT_FSIZE, entrance.file_mib << 20) // 512
+    enter = ["sh", "-c", ENTRANCE, "sh", str(file_blocks), *entrance.groups, "--", *cell.wrap(command)]
+    others = _inherited(cell, script, writers)
+    # Above all numbers that they are to get, so that none is overwritten before it is copied.
+    sources = [fcntl.fcntl(each, fcntl.F_DUPFD_CLOEXEC, ABOVE_STANDARD) for each in others]
+    try:
+        moves = [(os.POSIX_SPAWN_DUP2, source, number) for number, source in enumerate(sources, start=1)]
+        null = (os.POSIX_SPAWN_OPEN, 0, "/dev/null", os.O_RDONLY, 0)
+        ignored = [number for number in _CATCHABLE if signal.getsignal(number) == signal.SIG_IGN]
+        return os.posix_spawn(
+            "/bin/sh", enter, plain, file_actions=[null, *moves], setsid=True, setsigmask=[], setsigdef=ignored
+        )
+    finally:
+        for handle in (*sources, *others[len(writers) :]):
+            os.close(handle)
+
+
+def _at_most(limit: int, value: int) -> int:
+    hard = resource.getrlimit(limit)[1]
+    return value if hard == resource.RLIM_INFINITY else min(value, hard)
+
+
+def _fork(
     cell: Cell,
     command: Sequence[str],
-    environment: Mapping[str, str],
+    plain: Mapping[str, str],
+    script: bytes,
     bound: Callable[[], None],
     writers: list[int],
-    parent: int,
-) -> None:
-    """In the child: take descriptors, limits and user, then turn into the sandbox. Never returns."""
+) -> int:
+    """Start in a child that takes descriptors, limits and user, then turns into the sandbox."""
+    parent = os.getpid()
+    pid = os.fork()
+    if pid:
+        return pid
     try:
         os.setsid()
-        plain, script = split_environment(environment)
-        filters = [syscall_filter() or b""] if cell.isolation.bwrap and cell.isolation.filters_calls else []
-        _take_descriptors([*writers, *map(held_in_memory, [script, *filters])])
+        _take_descriptors(_inherited(cell, script, writers))
         die_with_parent()
         if os.getppid() == parent:
             bound()
@@ -162,6 +225,7 @@ def _take_descriptors(others: list[int]) -> None:
     for number, handle in enumerate(high):
         os.dup2(handle, number, inheritable=True)
     os.closerange(len(high), OPEN_FILES)
-    for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
-        signal.signal(number, signal.SIG_DFL)  # Python ignores some (PIPE, XFSZ), and an ignored signal stays so
+    for number in _CATCHABLE:
+        if signal.getsignal(number) == signal.SIG_IGN:  # Python ignores some (PIPE, XFSZ), and such a signal stays so
+            signal.signal(number, signal.SIG_DFL)
     os.umask(0o022)

@@ -78,8 +78,8 @@ class Cgroup(Protocol):
     def kill(self, reap: Callable[[], None]) -> bool:
         """Kill everything in it, calling ``reap`` to collect dead children; return whether it is empty now."""
 
-    def remove(self) -> None:
-        """Remove the (empty) group."""
+    def remove(self) -> bool:
+        """Remove the (empty) group; return whether it is gone."""
 
 
 class CgroupV1:
@@ -87,19 +87,20 @@ class CgroupV1:
 
     version = 1
 
-    def __init__(self, parents: Mapping[str, Path], name: str) -> None:
-        self._paths = {controller: parent / name for controller, parent in parents.items()}
+    def __init__(self, parents: Mapping[str, str], name: str) -> None:
+        self._paths = {controller: f"{parent}/{name}" for controller, parent in parents.items()}
 
     def make(self, bounds: Bounds) -> None:
         """Create the group and set its limits. Raises OSError when the kernel refuses one."""
         for controller, path in self._paths.items():
-            path.mkdir(exist_ok=True)
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(path)
             if controller == "cpuset":
                 _fill_cpuset(path, bounds.cpus)
         self._write("cpu", "cpu.cfs_period_us", CPU_PERIOD_US)
         self._write("cpu", "cpu.cfs_quota_us", _quota_us(bounds.vcpus))
         self._write("memory", "memory.limit_in_bytes", bounds.memory_mib * MIB)
-        if (self._paths.get("memory", Path("/nowhere")) / "memory.memsw.limit_in_bytes").exists():
+        with contextlib.suppress(FileNotFoundError):
             self._write("memory", "memory.memsw.limit_in_bytes", bounds.memory_mib * MIB)
         self._write("pids", "pids.max", bounds.pids)
 
@@ -108,7 +109,7 @@ class CgroupV1:
         self._write("cpu", "cpu.cfs_quota_us", _quota_us(vcpus))
         limit, both = memory_mib * MIB, "memory.memsw.limit_in_bytes"
         files = ["memory.limit_in_bytes"]
-        if (self._paths.get("memory", Path("/nowhere")) / both).exists():
+        if os.path.exists(f"{self._paths.get('memory', '/nowhere')}/{both}"):
             # Memory alone is never more than with swap: upwards the latter moves first.
             files.insert(0 if int(self._read("memory", both) or 0) < limit else 1, both)
         for file in files:
@@ -116,15 +117,20 @@ class CgroupV1:
 
     def _write(self, controller: str, file: str, value: object) -> None:
         if controller in self._paths:
-            (self._paths[controller] / file).write_text(str(value))
+            _put(f"{self._paths[controller]}/{file}", str(value))
 
     def _read(self, controller: str, file: str) -> str | None:
-        return _text(self._paths[controller] / file) if controller in self._paths else None
+        return _text(f"{self._paths[controller]}/{file}") if controller in self._paths else None
+
+    @property
+    def entrances(self) -> list[str]:
+        """Directories whose ``cgroup.procs`` takes processes into it."""
+        return list(self._paths.values())
 
     def enter(self) -> None:
         """Move the calling process into it."""
         for path in self._paths.values():
-            (path / "cgroup.procs").write_text("0")
+            _put(f"{path}/cgroup.procs", "0")
 
     def processes(self) -> set[int]:
         """Return the ids of all processes in it and in groups inside it."""
@@ -167,10 +173,10 @@ class CgroupV1:
         if "freezer" in self._paths:
             self._write("freezer", "freezer.state", "THAWED")
 
-    def remove(self) -> None:
-        """Remove the (empty) group and those inside it."""
-        for path in self._paths.values():
-            _remove_tree(path)
+    def remove(self) -> bool:
+        """Remove the (empty) group and those inside it; return whether they are gone."""
+        gone = [_remove_tree(path) for path in self._paths.values()]
+        return all(gone)
 
 
 class CgroupV2:
@@ -179,7 +185,7 @@ class CgroupV2:
     version = 2
 
     def __init__(self, parent: Path, name: str) -> None:
-        self._parent, self._path = parent, parent / name
+        self._parent, self._path = parent, Path(f"{parent}/{name}")
 
     def make(self, bounds: Bounds) -> None:
         """Create the group and set its limits. Raises OSError when the kernel refuses one."""
@@ -205,13 +211,18 @@ class CgroupV2:
         (self._path / "cpu.max").write_text(f"{_quota_us(vcpus)} {CPU_PERIOD_US}")
         (self._path / "memory.max").write_text(str(memory_mib * MIB))
 
+    @property
+    def entrances(self) -> list[str]:
+        """Directories whose ``cgroup.procs`` takes processes into it."""
+        return [str(self._path)]
+
     def enter(self) -> None:
         """Move the calling process into it."""
-        (self._path / "cgroup.procs").write_text("0")
+        _put(f"{self._path}/cgroup.procs", "0")
 
     def processes(self) -> set[int]:
         """Return the ids of all processes in it and in groups inside it."""
-        return _processes(self._path)
+        return _processes(str(self._path))
 
     def usage(self) -> CgroupUsage:
         """Return what its processes used so far."""
@@ -249,9 +260,9 @@ class CgroupV2:
         except OSError:  # before Linux 5.14
             kill_each(self.processes())
 
-    def remove(self) -> None:
-        """Remove the (empty) group and those inside it."""
-        _remove_tree(self._path)
+    def remove(self) -> bool:
+        """Remove the (empty) group and those inside it; return whether they are gone."""
+        return _remove_tree(str(self._path))
 
 
 def _quota_us(vcpus: float) -> int:
@@ -263,10 +274,9 @@ def group_for(cgroup: Mapping[str, Any] | None, name: str) -> CgroupV1 | CgroupV
     """Return the handle of a unit's group below the instance's, or None where the instance has none."""
     if not cgroup:
         return None
-    paths = {controller: Path(path) for controller, path in cgroup["paths"].items()}
     if cgroup["version"] == 2:
-        return CgroupV2(next(iter(paths.values())), name)
-    return CgroupV1(paths, name)
+        return CgroupV2(Path(next(iter(cgroup["paths"].values()))), name)
+    return CgroupV1(cgroup["paths"], name)
 
 
 def groups_inside(cgroup: Mapping[str, Any], name: str) -> dict[str, Any]:
@@ -303,7 +313,7 @@ def _make_v1(controllers: Mapping[str, str], name: str, cpus: tuple[int, ...] | 
         path.mkdir(exist_ok=True)
         made[controller] = str(path)
         if controller == "cpuset":
-            _fill_cpuset(path, cpus)
+            _fill_cpuset(str(path), cpus)
     return made
 
 
@@ -320,15 +330,18 @@ def _cgroup_mounts() -> dict[str, str]:
 
 
 def warm_up(cgroup: Mapping[str, Any] | None) -> None:
-    """Move a process that is about to end into an instance's group.
+    """Move this process into the group in which it is.
 
     The first move of a process between groups waits for the whole kernel (an RCU grace period, 10-20 ms), those soon
-    after it do not: so the unit's own move, a few steps later, costs nothing.
+    after it do not: so a unit's own move, a few steps later, costs nothing.
     """
-    for path in (cgroup or {"paths": {}})["paths"].values():
-        with contextlib.suppress(OSError):
-            os.posix_spawn("/bin/sh", ["sh", "-c", 'echo 0 >"$0/cgroup.procs"', path], {})
-            return
+    if cgroup is None:
+        return
+    with contextlib.suppress(OSError, KeyError):
+        controller = "pids" if cgroup["version"] == 1 else ""
+        lines = (line.split(":", 2) for line in Path("/proc/self/cgroup").read_text().splitlines())
+        own = next(path for _, names, path in lines if controller in names.split(","))
+        _put(f"{_cgroup_mounts()[controller]}{own}/cgroup.procs", "0")
 
 
 def found_cgroups(prefix: str) -> set[str]:
@@ -343,13 +356,13 @@ def found_cgroups(prefix: str) -> set[str]:
 def remove_found_cgroup(name: str) -> None:
     """Remove what ``find_instance_cgroup`` made under this name, units' empty groups included."""
     for mount in set(_cgroup_mounts().values()):
-        _remove_tree(Path(mount, f"hcloud.{name}"))
+        _remove_tree(f"{mount}/hcloud.{name}")
 
 
 def remove_instance_cgroup(cgroup: Mapping[str, Any] | None) -> None:
     """Remove an instance's (empty) groups."""
     for path in (cgroup or {"paths": {}})["paths"].values():
-        _remove_tree(Path(path))
+        _remove_tree(path)
 
 
 def limit_process(*, file_mib: int, pids: int | None, memory_mib: int | None) -> None:
@@ -391,19 +404,37 @@ def _until_empty(group: Cgroup, kill_round: Callable[[], None], reap: Callable[[
     return True
 
 
-def _fill_cpuset(path: Path, cpus: tuple[int, ...] | None) -> None:
+def _fill_cpuset(path: str, cpus: tuple[int, ...] | None) -> None:
     """A v1 cpuset starts empty and takes no process until both files are filled."""
     for file in ("cpuset.cpus", "cpuset.mems"):
         wanted = ",".join(map(str, cpus)) if cpus and file == "cpuset.cpus" else ""
-        (path / file).write_text(wanted or (_text(path.parent / file) or "").strip())
+        _put(f"{path}/{file}", wanted or (_text(f"{os.path.dirname(path)}/{file}") or "").strip())
 
 
 def _text(path: Path | str) -> str | None:
+    # Without file objects, which cost more than the calls themselves: this is read many times a unit.
     try:
-        with open(path) as file:
-            return file.read()
+        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         return None
+    try:
+        parts = []
+        while part := os.read(handle, 1 << 16):
+            parts.append(part)
+        return b"".join(parts).decode()
+    except OSError:
+        return None
+    finally:
+        os.close(handle)
+
+
+def _put(path: str, text: str) -> None:
+    """Write to a file of the kernel. Raises OSError when it refuses that."""
+    handle = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        os.write(handle, text.encode())
+    finally:
+        os.close(handle)
 
 
 def _keyed(text: str | None) -> dict[str, int]:
@@ -419,35 +450,36 @@ def _io_totals(text: str | None) -> tuple[int, int] | None:
     return read, written
 
 
-def _processes(path: Path) -> set[int]:
+def _processes(path: str) -> set[int]:
     texts = [_text(f"{each}/cgroup.procs") or "" for each in (*_below(path), path)]
     return {int(pid) for text in texts for pid in text.split()}
 
 
-def _below(path: Path) -> list[Path]:
+def _below(path: str) -> list[str]:
     """The groups inside a group, innermost first; whatever vanishes meanwhile is not there."""
     try:
-        inner = [Path(entry.path) for entry in os.scandir(path) if entry.is_dir(follow_symlinks=False)]
+        if os.stat(path).st_nlink == 2:  # its own name and ".": nothing in it is a directory
+            return []
+        inner = [entry.path for entry in os.scandir(path) if entry.is_dir(follow_symlinks=False)]
     except OSError:
         return []
     return [each for folder in inner for each in (*_below(folder), folder)]
 
 
-def _remove_tree(path: Path) -> None:
-    for each in (*_below(path), path):
-        _remove_directory(each)
+def _remove_tree(path: str) -> bool:
+    gone = [_remove_directory(each) for each in (*_below(path), path)]
+    return all(gone)
 
 
-def _remove_directory(path: Path) -> None:
+def _remove_directory(path: str) -> bool:
+    """Return False where a process is still in it; other errors are not ours to mend."""
     deadline = time.monotonic() + REMOVE_DEADLINE_S
     while True:
         over = time.monotonic() > deadline
         try:
-            path.rmdir()
-            return
-        except FileNotFoundError:
-            return
+            os.rmdir(path)
+            return True
         except OSError as error:
             if error.errno != errno.EBUSY or over:
-                return
+                return error.errno != errno.EBUSY
             time.sleep(0.005)

@@ -34,9 +34,12 @@ class OutputFile:
         self.close()
         if self._offset not in self._starts:
             self._starts.append(self._offset)
-        self._handle = os.open(
-            _segment(self._prefix, self._offset), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600
-        )
+        path, flags = _segment(self._prefix, self._offset), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+        try:
+            self._handle = os.open(path, flags, 0o600)
+        except FileNotFoundError:  # the first output of all
+            path.parent.mkdir(mode=0o700, exist_ok=True)
+            self._handle = os.open(path, flags, 0o600)
         while len(self._starts) > SEGMENTS:
             _segment(self._prefix, self._starts.pop(0)).unlink(missing_ok=True)
 

@@ -6,14 +6,17 @@ import os
 import resource
 import time
 from dataclasses import asdict
+from typing import TYPE_CHECKING
 
 from hcloud.core.clock import Clock
 from hcloud.core.model import FailureCause
 from hcloud.engine.limits import Cgroup, CgroupUsage
-from hcloud.engine.metrics import MetricsReader
 from hcloud.engine.unit import Unit
 from hcloud.engine.usage import descendants, disk_bytes, last_progress, tree_usage
 from hcloud.provider import UnitSample, UnitSpec
+
+if TYPE_CHECKING:
+    from hcloud.engine.metrics import MetricsReader
 
 MIB, GIB = 1 << 20, 1 << 30
 FIRST_SAMPLE_S = 0.5
@@ -29,8 +32,12 @@ class Sampler:
     def __init__(self, unit: Unit, spec: UnitSpec, group: Cgroup | None, clock: Clock, *, sandboxed: bool) -> None:
         """``sandboxed``: the unit's command has namespaces of its own."""
         self._unit, self._spec, self._group, self._clock = unit, spec, group, clock
-        hook = spec.metrics
-        self._metrics = MetricsReader(hook, sandboxed=sandboxed, group=group) if hook is not None else None
+        self._metrics: MetricsReader | None = None
+        if spec.metrics is not None:
+            # Only then: what it needs to fetch URLs would make each keeper's start dearer.
+            from hcloud.engine.metrics import MetricsReader
+
+            self._metrics = MetricsReader(spec.metrics, sandboxed=sandboxed, group=group)
         self._next_sample = time.monotonic() + FIRST_SAMPLE_S
         self._next_count = 0.0
         self.oom_kills = 0

@@ -19,6 +19,7 @@ from hcloud.core.processes import reap
 from hcloud.engine import leftovers
 from hcloud.engine.bootstrap import Bootstrap
 from hcloud.engine.limits import find_instance_cgroup, remove_found_cgroup
+from hcloud.engine.prepared_roots import READONLY_FILES, READONLY_TREES, PreparedRoot, account_files
 from hcloud.engine.syscall_filter import syscall_filter
 from hcloud.provider import UnitSpec
 
@@ -26,15 +27,6 @@ UID_RANGE = 64
 _PROBE_LIMIT_S = 60
 """Who starts slowly must not be taken for a machine without sandboxes as long as it runs."""
 METADATA_ADDRESSES = ("169.254.169.254", "fd00:ec2::254")
-READONLY_TREES = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/opt")
-READONLY_FILES = (
-    "/etc/ld.so.cache", "/etc/ld.so.conf", "/etc/ld.so.conf.d", "/etc/alternatives", "/etc/ssl/certs",
-    "/etc/ssl/openssl.cnf",
-    "/etc/ca-certificates", "/etc/pki/tls/certs", "/etc/localtime", "/etc/timezone", "/etc/resolv.conf", "/etc/hosts",
-    "/etc/nsswitch.conf", "/etc/services", "/etc/protocols", "/etc/mime.types", "/etc/magic", "/etc/fonts",
-    "/etc/python3.11",
-    "/etc/perl", "/etc/java-17-openjdk", "/sys/devices/system/cpu",
-)  # fmt: skip
 LAUNCH_FD, ENVIRONMENT_FD, FILTER_FD = 3, 4, 5
 PLAIN_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 IMAGE_TOOL = ("/.hcloud/ld.so", "--library-path", "/.hcloud")
@@ -155,6 +147,8 @@ class Cell:
     network: str
     isolation: Isolation
     readonly: tuple[str, ...] = ()
+    prepared: PreparedRoot | None = None
+    """What it sees of this machine; None: that is put together for this cell alone."""
     image_root: Path | None = None
     image_is_shared: bool = False
     """Whether several commands run on the same ``image_root``, one after the other: none may change it."""
@@ -224,6 +218,11 @@ class Cell:
             laid = [word for name, path in ours for word in ("--ro-bind", str(self.root / name), path)]
             return [*whole, *tools, *laid, "--ro-bind-try", "/etc/resolv.conf", "/etc/resolv.conf"]
         arguments: list[str] = []
+        if self.prepared is not None:
+            arguments += ["--ro-bind", str(self.prepared.path), "/"]
+            for path in self.prepared.mounted:
+                arguments += ["--ro-bind", path, path]
+            return arguments
         for tree in READONLY_TREES:
             if os.path.islink(tree):
                 arguments += ["--symlink", os.readlink(tree), tree]
@@ -266,16 +265,19 @@ def _within_trees(folder: str) -> bool:
     return any(folder.startswith(f"{tree}/") for tree in READONLY_TREES)
 
 
-def prepare_cell(root: Path, uid: int, *, root_user: bool) -> None:
-    """Make the unit's own directories (owned by its user) and the account files it sees."""
-    root.mkdir(mode=0o711, exist_ok=True)
+def prepare_cell(root: Path, uid: int, *, root_user: bool, is_prepared: bool = False) -> None:
+    """Make the unit's own directories, owned by its user; unless it gets a prepared root, also files laid over /etc."""
+    os.makedirs(root, mode=0o711, exist_ok=True)
     for name in ("job", "home", "tmp"):
-        path = root / name
-        path.mkdir(mode=0o700, exist_ok=True)
+        path = f"{root}/{name}"
+        with suppress(FileExistsError):
+            os.mkdir(path, 0o700)
         if root_user:
             os.chown(path, uid, uid)
-    (root / "passwd").write_text(f"root:x:0:0:root:/:/bin/false\njob:x:{uid}:{uid}:job:/home/job:/bin/sh\n")
-    (root / "group").write_text(f"root:x:0:\njob:x:{uid}:\n")
+    if is_prepared:
+        return
+    for name, text in account_files(uid).items():
+        (root / name).write_text(text)
     (root / "nsswitch.conf").write_text(IMAGE_SWITCH)
     (root / "preload").touch()
 

@@ -12,7 +12,7 @@ Layout of ``<state_dir>/units/<unit id>/``::
     stop.json      why the unit is to end; the first one counts
     bounds.json    in which epoch the daemon led that bounded it last, if any did since its start
     exit.json      how it ended: written once, durably
-    log/           output in segments (``output``)
+    log/           output in segments (``output``), from the first one on
     root/          the unit's own files: ``job`` (work directory), ``home``, ``tmp``
 
 A directory appears whole, by one rename, which fails when there is one already: that is the fence which lets a unit
@@ -24,12 +24,10 @@ from __future__ import annotations
 
 import errno
 import fcntl
-import hashlib
 import json
 import math
 import os
 import signal
-import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, cast
@@ -55,11 +53,15 @@ def boot_id() -> str:
 def write_json(path: Path, value: Mapping[str, Any], *, durable: bool = False) -> None:
     """Replace a file at once by ``value``; ``durable``: it is on the disk when this returns."""
     new = f"{path.parent}/.{path.name}.{os.getpid()}"
-    with open(new, "w") as file:
-        file.write(json.dumps(value, separators=(",", ":")))
+    content = json.dumps(value, separators=(",", ":")).encode()
+    handle = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
+    try:
+        while content:
+            content = content[os.write(handle, content) :]
         if durable:
-            file.flush()
-            os.fsync(file.fileno())
+            os.fsync(handle)
+    finally:
+        os.close(handle)
     os.rename(new, path)
     if durable:
         sync_directory(path.parent)
@@ -101,7 +103,8 @@ class Unit:
     def mark(self) -> str:
         """What processes of this very unit carry as HCLOUD_UNIT_MARK, however it was spelled: units of two deployments
         on one host may have one id, so where it lies is part of it."""
-        return f"{self.id}@{hashlib.sha256(os.fsencode(self.path.resolve())).hexdigest()[:16]}"
+        place = os.stat(self.path)
+        return f"{self.id}@{place.st_dev:x}.{place.st_ino:x}"
 
     @property
     def ended(self) -> bool:
@@ -236,8 +239,9 @@ class UnitDirectories:
         """
         if (self._forgotten / unit_id).exists():
             return None
-        staged = Path(tempfile.mkdtemp(prefix=f".new-{unit_id}-", dir=self.path))
-        staged.chmod(0o711)
+        staged = self.path / f".new-{unit_id}-{os.urandom(6).hex()}"
+        os.mkdir(staged, 0o711)
+        os.chmod(staged, 0o711)  # whatever the umask is
         write_json(staged / "spec.json", spec)
         if archive is not None:
             os.link(archive, staged / "workdir.tar.gz")

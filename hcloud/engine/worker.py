@@ -27,7 +27,8 @@ from hcloud.core.errors import UnitRefused
 from hcloud.core.model import FailureCause
 from hcloud.engine import keeper, profiling
 from hcloud.engine.bootstrap import POWERED_OFF_EXIT, Bootstrap, load_bootstrap
-from hcloud.engine.limits import group_for, kill_each, remove_instance_cgroup
+from hcloud.engine.limits import group_for, kill_each, remove_instance_cgroup, warm_up
+from hcloud.engine.prepared_roots import PreparedRoots
 from hcloud.engine.profiling import Profile
 from hcloud.engine.sandbox import UID_RANGE, Isolation, clear_firewall, detect, refuse_unsafe
 from hcloud.engine.unit import Unit, UnitDirectories, boot_id, read_json, write_json
@@ -80,8 +81,9 @@ def kill_unit(unit: Unit, isolation: Isolation) -> None:
     unit.signal_keeper(signal.SIGKILL)
     group = group_for(isolation.cgroup, unit.id)
     if group is not None:
-        group.kill(lambda: None)
-        group.remove()
+        # A command that was only being started may come into the group when nothing was in it any more.
+        while group.kill(lambda: None) and not group.remove():
+            continue
     elif isolation.bwrap is None:
         kill_each(_marked(unit))
 
@@ -102,6 +104,7 @@ class WorkerSupervisor:
         self._units = UnitDirectories(bootstrap.state_dir)
         self._archives = bootstrap.state_dir / "archives"
         self._archives.mkdir(mode=0o700, exist_ok=True)
+        self._roots = PreparedRoots(bootstrap.state_dir, bootstrap.readonly_paths)
         self._forgetting: set[str] = set()
         self._fences_due_at = time.monotonic()
         self._live: set[str] = {unit.id for unit in self._units if not unit.ended}
@@ -132,6 +135,8 @@ class WorkerSupervisor:
             signal.signal(number, self._end)
         self._selector.register(reader, selectors.EVENT_READ)
         self._units.sweep()
+        if not self._live:
+            self._roots.sweep()
         gc.freeze()  # keepers share this memory; a collection would copy it into each of them
         try:
             sd_notify.ready()
@@ -272,6 +277,7 @@ class WorkerSupervisor:
                 return {"need": name}
         uid = self._free_uid()
         self._trim_archives()
+        prepared = self._roots.root(uid) if self._isolation.bwrap and spec.image is None else None
         # The environment, in which secrets may be, reaches the keeper by fork only: it is never on this disk.
         kept = {**request["spec"], "env": {}}
         created = self._units.create(spec.id, {"unit": kept, "uid": uid, "boot_id": self._boot_id}, archive)
@@ -280,10 +286,12 @@ class WorkerSupervisor:
         unit, lock = created
         pid = os.fork()
         if pid == 0:
-            keeper.keep(unit, lock, spec, uid, self._bootstrap, self._isolation, self._profile)
+            keeper.keep(unit, lock, spec, uid, self._bootstrap, self._isolation, self._profile, prepared)
         os.close(lock)
         self._live.add(spec.id)
-        self._units.sync()  # while the keeper prepares
+        # Both while the keeper prepares:
+        self._units.sync()
+        warm_up(self._isolation.cgroup)
         return {"started": "now"}
 
     def _free_uid(self) -> int:

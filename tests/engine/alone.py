@@ -22,6 +22,7 @@ from hcloud.engine import keeper, sandbox
 from hcloud.engine.bootstrap import Bootstrap
 from hcloud.engine.limits import remove_instance_cgroup
 from hcloud.engine.output import read_output
+from hcloud.engine.prepared_roots import PreparedRoots
 from hcloud.engine.unit import UnitDirectories, boot_id
 from hcloud.engine.wire import unit_from_wire, unit_to_wire
 from hcloud.engine.worker import _marked
@@ -59,7 +60,8 @@ def run_alone(
     archive: Path | None = None,
     **changes: object,
 ) -> Outcome:
-    """Run one unit to its end. ``without``: isolation not used; ``metadata``: in a network with a false service."""
+    """Run one unit to its end. ``without``: isolation (or "prepared_root") not used; ``metadata``: in a network with
+    a false service."""
     request = {
         "folder": str(folder),
         "spec": unit_to_wire(replace(_unit(command), **changes)),  # type: ignore[arg-type]
@@ -145,7 +147,8 @@ def _main() -> None:
     keys.mkdir(mode=0o700)
     (keys / "agent.key").write_text(SECRET)
     found = sandbox.detect(bootstrap)
-    isolation = replace(found, **dict.fromkeys(request["without"]))  # type: ignore[arg-type]
+    missing = [name for name in request["without"] if name != "prepared_root"]
+    isolation = replace(found, **dict.fromkeys(missing))  # type: ignore[arg-type]
     if "firewall" in request["without"]:
         sandbox.clear_firewall(bootstrap)
     spec = unit_from_wire(request["spec"])
@@ -165,12 +168,15 @@ def _keep(bootstrap: Bootstrap, isolation: sandbox.Isolation, request: Mapping[s
     units = UnitDirectories(bootstrap.state_dir)
     plain, uid = request["spec"], bootstrap.unit_uid_base if isolation.root else os.getuid()
     archive = Path(request["archive"]) if request["archive"] else None
+    prepared = None
+    if isolation.bwrap and "prepared_root" not in request["without"]:
+        prepared = PreparedRoots(bootstrap.state_dir).root(uid)
     created = units.create(plain["id"], {"unit": plain, "uid": uid, "boot_id": boot_id()}, archive)
     assert created is not None
     unit, lock = created
     pid = os.fork()
     if pid == 0:
-        keeper.keep(unit, lock, unit_from_wire(plain), uid, bootstrap, isolation)
+        keeper.keep(unit, lock, unit_from_wire(plain), uid, bootstrap, isolation, prepared=prepared)
     os.close(lock)
     os.waitpid(pid, 0)
     wait_until(lambda: unit.ended and not unit.kept, timeout_s=180)

@@ -53,6 +53,12 @@ def test_looking_for_bwrap_leaves_no_process(folder: Path, monkeypatch: pytest.M
     wait_until(lambda: not inner.exists() or not inner.read_bytes(), timeout_s=60)  # a zombie has no command line
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_job_inherits_no_descriptor_but_its_standard_streams(folder: Path, kind: str) -> None:
+    found = run(folder, kind, "exec python3 -Sc 'import os; print(sorted(map(int, os.listdir(\"/proc/self/fd\"))))'")
+    assert found.stdout == "[0, 1, 2, 3]\n"  # the last one is the listing's own
+
+
 def run(folder: Path, kind: str, command: str, **changes: object) -> Outcome:
     return run_alone(folder, command, **{**KINDS[kind], **changes})  # type: ignore[arg-type]
 

@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -253,6 +253,34 @@ def test_last_resort_kills_the_units_of_this_deployment_only(tmp_path: Path) -> 
             process.wait()
         for made in held:
             os.close(made[1]) if made is not None else None
+
+
+class _EnteredLate:
+    """A group into which the command that was only being started comes when nothing was in it any more."""
+
+    def __init__(self) -> None:
+        self.kills, self.left = 0, 0
+
+    def kill(self, reap: Callable[[], None]) -> bool:
+        """Kill what is in it; then the command comes, once."""
+        self.kills += 1
+        self.left = 1 if self.kills == 1 else 0
+        return True
+
+    def remove(self) -> bool:
+        """Refuse while a process is in it."""
+        return self.left == 0
+
+
+def test_command_that_was_only_being_started_when_its_keeper_was_killed_is_killed_too(
+    units: UnitDirectories, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    created, group = units.create("u", SPEC), _EnteredLate()
+    assert created is not None
+    monkeypatch.setattr("hcloud.engine.worker.group_for", lambda *_: group)
+    kill_unit(created[0], Isolation(root=True, bwrap="bwrap", firewall=False, cgroup={}, podman=None, pinned=False))
+    assert (group.kills, group.left) == (2, 0)
+    os.close(created[1])
 
 
 class _OnAFullDisk(Unit):
