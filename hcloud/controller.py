@@ -24,6 +24,7 @@ from hcloud.core.dependencies import Dependency, resolve_names
 from hcloud.core.errors import NotFound, SecretUnreadable, StaleWrite
 from hcloud.core.model import JOB_ENDED, Event, EventKind, Instance, InstanceState, Job, JobId, JobSpec, JobState
 from hcloud.core.rows import FilteredRows, RowOverlay, number_of, replace_fields
+from hcloud.decayed_usage import DecayedUsage
 from hcloud.due_times import DueTimes, median_s
 from hcloud.forecast.fleet_tracker import KEPT_S, RECENT_KINDS, FleetTracker
 from hcloud.forecast.job_monitor import WATCH_KINDS, WATCHED_S, JobMonitor
@@ -33,6 +34,7 @@ from hcloud.observe.offer_cache import OfferCache
 from hcloud.planner import make_plan
 from hcloud.planner.cache import PlanCache
 from hcloud.planner.due_times import due_times, planned_by
+from hcloud.planner.fair_share import fair_share_words
 from hcloud.planner.plan import PlannedStart
 from hcloud.planner.snapshot import Snapshot, Spend, closed
 from hcloud.preview import Preview, preview_plan
@@ -41,7 +43,7 @@ from hcloud.quarantine import Planner, Quarantine
 from hcloud.run_times import LearntRunTimes
 from hcloud.schedules import Schedules
 from hcloud.slowdowns import LearntSlowdowns
-from hcloud.spec.policy import UNLIMITED, Budgets, Policy
+from hcloud.spec.policy import UNLIMITED, Policy
 from hcloud.spend_ledger import SPEND_KINDS, SpendLedger, month_start
 from hcloud.store import LeaderLease, Store
 from hcloud.store.documents import instance_number
@@ -136,6 +138,7 @@ class Controller:
         self.due_times = DueTimes()
         self.schedules = Schedules(store, clock)
         self.budget_watch = BudgetWatch(store)
+        self.usage = DecayedUsage(store)
         self.follower: EventFollower | None = None
         """Follows the log beside the cycle's own followers, for metrics."""
         self._fleet = FleetTracker()
@@ -165,6 +168,7 @@ class Controller:
         self.beliefs.record_prediction_errors(self.lease)
         plan = self.quarantine.plan(self.planner, self.last_snapshot, self.policy, self.rng, self._keep_lease)
         self.planned_starts = plan.planned_starts
+        self.usage.save_if_due(self.clock.now(), self.lease)
         self.budget_watch.record(self.last_spend, self.policy.budgets, plan, self.clock.now(), self.lease)
         result = self.applier.apply(plan, self.policy, self.offers.all, self.lease)
         self.quarantine.record_failed_actions([(each.action, each.why) for each in result.failed], self.lease)
@@ -242,6 +246,7 @@ class Controller:
             ),
             refused_quotas=tuple(each for each in view.refused_quotas if each.until_at > now),
             directives=view.directives,
+            usage_usd=self.usage.follow(self.last_spend, self.policy.admission, now),
             reachable=self.last_seen.reachable,
             applications=beliefs.applications,
             programs=beliefs.programs,
@@ -302,6 +307,10 @@ class Controller:
         snapshot = replace(self.beliefs.extend(snapshot, jobs, self.policy), plan_cache=PlanCache())
         return preview_plan(snapshot, jobs, self.policy, self.planner)
 
+    def fair_share(self, spec: JobSpec) -> str:
+        """Return a sentence about what the owner of a job used lately; empty without fair share."""
+        return fair_share_words(spec, self.usage.by_owner, self.policy.admission)
+
     def _dependencies(self, specs: Sequence[JobSpec]) -> list[tuple[Dependency, ...]]:
         """Return what jobs of a preview would wait for. Raises DependencyError, NotFound."""
         if not any(spec.after for spec in specs):
@@ -337,6 +346,7 @@ class Controller:
             return False
         self._ledger = None  # another leader may have written events: read the history again
         self.budget_watch.forget()
+        self.usage.forget()
         with self.store.transaction(now, self.lease) as txn:
             txn.emit(EventKind.DAEMON, what="leader", holder=self.holder, epoch=self.lease.epoch)
         return True
@@ -368,6 +378,8 @@ class Controller:
     def _read_events(self, live: Sequence[Instance]) -> SpendLedger:
         """Pass new events to the followers of the log: spend ledger, fleet tracker, job monitor and run times."""
         watched = {tag: limit != UNLIMITED for tag, limit in self.policy.budgets.per_tag.items()}
+        if (key := self.policy.admission.fair_share_tag) is not None:
+            watched[key] = True
         if self._ledger is None:
             self._tags_watched = watched
             self._ledger, self._fleet, self._monitor = self._read_history(live)
@@ -396,7 +408,7 @@ class Controller:
         """Return new followers that have read the log up to one common event; a failed read leaves none behind."""
         now, live_since = self.clock.now(), [i.requested_at for i in live]
         fleet, monitor = FleetTracker(), JobMonitor()
-        ledger = read_spend(self.store, now, partial(budgeted_tags, self.store, self.policy.budgets))
+        ledger = read_spend(self.store, now, partial(counted_tags, self.store, self.policy))
         events = self.store.iter_events(since=min([now - KEPT_S, *live_since]), kinds=RECENT_KINDS)
         fleet.follow(event for event in events if event.seq <= ledger.seq)
         samples = self.store.iter_events(since=now - WATCHED_S, kinds=WATCH_KINDS)
@@ -418,16 +430,18 @@ class Controller:
         return tuple(replace(i, seen_at=since[i.id]) if i.id in since else i for i in instances)
 
 
-def budgeted_tags(store: Store, budgets: Budgets, job_id: JobId) -> Sequence[str]:
-    """Return the tags of a job that have a budget, as ``KEY=VALUE``; none if the job is no longer recorded."""
-    if not budgets.per_tag:
+def counted_tags(store: Store, policy: Policy, job_id: JobId) -> Sequence[str]:
+    """Return the tags of a job that have a budget, or that fair share counts by, as ``KEY=VALUE``; none if the job is
+    no longer recorded."""
+    budgets, shared = policy.budgets, policy.admission.fair_share_tag
+    if not budgets.per_tag and shared is None:
         return ()
     try:
         tags = store.job(job_id).spec.tags
     except NotFound:
         return ()
-    texts = (f"{key}={value}" for key, value in sorted(tags.items()))
-    return tuple(text for text in texts if budgets.for_scope(tag_scope(text)) != UNLIMITED)
+    texts = ((key, f"{key}={value}") for key, value in sorted(tags.items()))
+    return tuple(text for key, text in texts if key == shared or budgets.for_scope(tag_scope(text)) != UNLIMITED)
 
 
 def read_spend(store: Store, now: float, tags_of: Callable[[JobId], Sequence[str]] = lambda _: ()) -> SpendLedger:

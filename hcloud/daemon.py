@@ -531,6 +531,7 @@ class Daemon:
             expected_run_time=self._expected_run_time,
             planned_starts=lambda: self.controller.planned_starts,
             due_times=lambda: self.controller.due_times.by_job,
+            fair_share=self.controller.fair_share,
             admit=self._admit,
             accept=self._accept,
             seal=self._keys.seal,

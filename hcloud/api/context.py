@@ -154,6 +154,8 @@ class ApiContext:
     """Returns when waiting jobs are to start, by the last plan."""
     due_times: Callable[[], Mapping[JobId, DueTime]] = dict
     """Returns by when jobs that others wait for must end, as of the last cycle."""
+    fair_share: Callable[[JobSpec], str] = lambda spec: ""
+    """Returns a sentence about what the owner of a waiting job used lately; "" without fair share."""
     admit: Callable[[Sequence[JobSpec]], None] = _accept_all
     """Raises Refused if policy forbids submitting these jobs."""
     accept: Callable[[Sequence[str], str], None] = _accept_nothing

@@ -53,6 +53,8 @@ class JobTimeline:
     critical_path: str
     """By when it should end, so that jobs that wait for it keep their deadlines, and by which path; "" if there is
     none."""
+    fair_share: str
+    """What its owner used lately, which orders waiting jobs of one priority; "" without fair share."""
     lines: tuple[str, ...]
     """The same as text, with a heading."""
 
@@ -67,12 +69,12 @@ def shown_to_others(event: Event) -> Event:
 
 
 def build_timeline(
-    store: Store, job: Job, run_time: str, planned_start: str, critical_path: str, *, whole: bool
+    store: Store, job: Job, run_time: str, planned_start: str, critical_path: str, fair_share: str = "", *, whole: bool
 ) -> JobTimeline:
     """Return the timeline of ``job`` from the event log; unless ``whole``, without what only its owner may see.
 
-    ``run_time``, ``planned_start`` and ``critical_path``: sentences about its run time, its start, and by when it
-    should end, shown below the heading.
+    ``run_time``, ``planned_start``, ``critical_path`` and ``fair_share``: sentences about its run time, its start, by
+    when it should end, and its place in the queue, shown below the heading.
     """
     kinds = _TIMELINE_KINDS if whole else _TIMELINE_KINDS - OWNERS_KINDS
     events = list(store.events(job_id=job.id, kinds=kinds, limit=MAX_EVENTS))
@@ -90,7 +92,7 @@ def build_timeline(
     steps = tuple(_step(job, line) for line in timeline)
     state = job.outcome if job.outcome.startswith(job.state) else f"{job.state}, {job.outcome}".removesuffix(", ")
     heading = f"{job.id} {job.spec.name} of {job.spec.user}: {state}"
-    heads = tuple(each for each in (heading, run_time, planned_start, critical_path) if each)
+    heads = tuple(each for each in (heading, run_time, planned_start, critical_path, fair_share) if each)
     lines = (*heads, *(f"{step.after_s:>9.1f} s  {step.text}" for step in steps))
     return JobTimeline(
         job=job.id,
@@ -100,6 +102,7 @@ def build_timeline(
         run_time=run_time,
         planned_start=planned_start,
         critical_path=critical_path,
+        fair_share=fair_share,
         lines=lines,
     )
 

@@ -25,7 +25,7 @@ from hcloud.api.unit_logs import LogPart, LogQuery, poll_until, read_log_part
 from hcloud.api.uploads import touch_archive
 from hcloud.core.dependencies import DependencyError, Ending, Upstream, holds, resolve_names
 from hcloud.core.errors import BadInput, ConfigError, NotFound, Refused
-from hcloud.core.model import JOB_ENDED, Job, JobSpec, JobState
+from hcloud.core.model import JOB_ENDED, JOB_ON_INSTANCE, Job, JobSpec, JobState
 from hcloud.planner.due_times import critical_path
 from hcloud.planner.placement.room_reservation import PLANNED
 from hcloud.planner.run_times import forecast_line
@@ -218,7 +218,10 @@ def _timeline(context: ApiContext, caller: Caller, job_id: str) -> JobTimeline:
     planned = context.planned_starts().get(job.id) if job.wait_code == PLANNED else None
     planned_start = "" if planned is None else planned.sentence(now)
     path = "" if job.state in JOB_ENDED else critical_path(job.array or job.id, context.due_times())
-    return build_timeline(context.store, job, run_time, planned_start, path, whole=caller.may_see(job.spec.user))
+    waits = job.state not in JOB_ENDED and job.state not in JOB_ON_INSTANCE
+    share = context.fair_share(job.spec) if waits else ""
+    whole = caller.may_see(job.spec.user)
+    return build_timeline(context.store, job, run_time, planned_start, path, share, whole=whole)
 
 
 @router.get(

@@ -95,9 +95,11 @@ def _summary(loaded: Policy) -> Iterator[str]:
     """Yield a description of a policy, one line per subject."""
     retention = loaded.retention
     yield f"policy {loaded.name} ({loaded.digest})"
+    shared = loaded.admission.fair_share
     yield (
         f"strategy {loaded.provisioning.strategy}, placement order {loaded.placement.order}, "
         f"queues {loaded.admission.queues}, profiling {loaded.profiles_when}"
+        + ("" if shared == "none" else f", fair share by {shared}")
     )
     yield f"budgets: {_budgets_text(loaded.budgets)}"
     yield f"limits: {_caps_text(loaded.caps)}"

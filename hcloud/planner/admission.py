@@ -8,7 +8,8 @@ deadline behind a stream of jobs that come before it in order may still wait wit
 With queues by quality (ARQ, Dissertation ch. 6), among jobs of one priority the more demanding class goes first, so
 that it can choose among the good instances, and every job takes the worst pool that suits it. So a job goes up to a
 better pool only past an empty queue: no job above that the same room would suit is left waiting. Within a class the
-policy's order holds. Jobs whose slack is used up come before all others of their priority. In a first pass each job
+policy's order holds. With ``fair_share``, whose owner used less lately comes before all of these but the
+priority. Jobs whose slack is used up come before all others of their priority. In a first pass each job
 gets only what suits it, by neighbours and type. In a second pass, jobs without slack take what is left, in the same
 order. A job that has waited for ``patience_cap_s`` accepts any room.
 """
@@ -23,6 +24,7 @@ from math import inf
 from hcloud.core.model import Job, JobState, Reason
 from hcloud.core.rows import number_of
 from hcloud.planner.context import PlanContext
+from hcloud.planner.fair_share import usage_level
 from hcloud.planner.fit.arq import slack_s
 from hcloud.planner.fit.suitability import Suitability, open_suitability
 from hcloud.planner.job_groups import JobGroup
@@ -84,8 +86,13 @@ class _Admission:
     context: PlanContext
     by_quality: Suitability | None
     """With queues by quality: the estimates of class and run time."""
-    queued: dict[tuple[JobGroup, str, int, bool], list[QueuedJob]] = field(default_factory=dict)
-    """Single jobs by group, reason to wait, priority, and whether their slack has ended."""
+    queued: dict[tuple[JobGroup, str, tuple[int, float], bool], list[QueuedJob]] = field(default_factory=dict)
+    """Single jobs by group, reason to wait, precedence, and whether their slack has ended."""
+
+    def precedence(self, job: Job) -> tuple[int, float]:
+        """Return what orders jobs before all else: priority, and what their owner used lately."""
+        context = self.context
+        return (job.spec.priority, usage_level(job.spec, context.snapshot.usage_usd, context.policy.admission))
 
     def group_order(self, job: Job) -> tuple[float, ...]:
         """Return the order in which groups are numbered, from their first job."""
@@ -101,9 +108,9 @@ class _Admission:
         entry, late = (job.submitted_at, number_of(job.id), late_at, job), -inf < late_at <= context.now
         if job.state is JobState.AWAITING_INSTANCE:
             queue = context.waiting.queues[group.promise]
-            queue.awaiting.append(self._add(group, job.spec.priority, job.wait_code, [entry], late=late))
+            queue.awaiting.append(self._add(group, self.precedence(job), job.wait_code, [entry], late=late))
         else:
-            self.queued.setdefault((group, job.wait_code, job.spec.priority, late), []).append(entry)
+            self.queued.setdefault((group, job.wait_code, self.precedence(job), late), []).append(entry)
 
     def add_similar(self, similar: SimilarJobs) -> None:
         """Add queued jobs that differ in age only. The group of a job changes at most once as it waits."""
@@ -112,7 +119,7 @@ class _Admission:
         split = len(members)
         if newest is not group:
             split = bisect_left(members, True, key=lambda each: context.group_of(each[JOB]) is newest)
-        common, deadline_at = (similar.priority, similar.wait_code), similar.deadline_at
+        common, deadline_at = (self.precedence(similar.first), similar.wait_code), similar.deadline_at
         if self.by_quality is None:
             self._add(group, *common, members, stop=split, bounds=(-inf, deadline_at))
             self._add(newest, *common, members, start=split, bounds=(-inf, deadline_at))
@@ -130,16 +137,16 @@ class _Admission:
 
     def close(self) -> None:
         """Add the single jobs that await no instances."""
-        for (group, wait_code, priority, late), entries in self.queued.items():
+        for (group, wait_code, precedence, late), entries in self.queued.items():
             entries.sort(key=lateness if late else None)
-            self._add(group, priority, wait_code, entries, late=late)
+            self._add(group, precedence, wait_code, entries, late=late)
         for queue in self.context.waiting.queues.values():
             queue.awaiting.sort(key=lambda segment: segment.key(segment.start))
 
     def _add(
         self,
         group: JobGroup,
-        priority: int,
+        precedence: tuple[int, float],
         wait_code: str,
         entries: Sequence[QueuedJob],
         start: int = 0,
@@ -160,7 +167,7 @@ class _Admission:
         segment = QueueSegment(
             group=group,
             wait_code=wait_code,
-            rank=self._rank(group, priority, late=late),
+            rank=self._rank(group, precedence, late=late),
             entries=entries,
             start=start,
             stop=stop,
@@ -172,15 +179,16 @@ class _Admission:
         self.context.waiting.queues[group.promise].add(segment)
         return segment
 
-    def _rank(self, group: JobGroup, priority: int, *, late: bool) -> Rank:
+    def _rank(self, group: JobGroup, precedence: tuple[int, float], *, late: bool) -> Rank:
+        priority, usage = precedence
         if self.by_quality is None:
-            return (-priority,)
+            return (-priority, usage)
         if late:
             return (-priority, 0)
         shortest = self.context.policy.admission.order == "shortest"
         expected_s, quality_class = self._expected_s(group), self.by_quality.quality_class(group.application)
         inner = 0.0 if not shortest else inf if expected_s is None else expected_s
-        return (-priority, 1, -quality_class, inner)
+        return (-priority, 1, usage, -quality_class, inner)
 
     def _expected_s(self, group: JobGroup) -> float | None:
         return None if self.by_quality is None else self.by_quality.expected_s(group.application, group.wanted)

@@ -240,6 +240,8 @@ class Snapshot:
     """How long jobs will run, learnt from those that ended."""
     slowdowns: SlowdownForecasts = NOTHING_OBSERVED
     """What neighbours cost applications that were observed together."""
+    usage_usd: Mapping[str, float] = field(default_factory=dict)
+    """What users, or values of the tag of ``admission.fair_share``, used lately; maintained by the controller."""
     directives: tuple[Directive, ...] = ()
     """Standing orders of operators; the offers they block are among ``backoffs``."""
     paused: str = ""

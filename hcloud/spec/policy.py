@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, field
 from fnmatch import fnmatchcase
 from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import AfterValidator, ConfigDict, Field, model_validator
 from pydantic.dataclasses import dataclass
 
 from hcloud.core.budget_scope import BudgetScope
@@ -361,6 +362,12 @@ class PlacementPolicy:
     """Limit of comparisons (instances times resources) per job; then the search takes the best one so far."""
 
 
+def _check_fair_share(text: str) -> str:
+    if not re.fullmatch(r"none|user|tag:[A-Za-z0-9][A-Za-z0-9._/-]{0,62}", text):
+        raise ValueError(f"must be none, user, or tag:KEY such as tag:team, not {text!r}")
+    return text
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, config=_STRICT)
 class AdmissionPolicy:
     """The order of the queue, and how long a job waits for an instance of suitable quality (ARQ)."""
@@ -375,6 +382,11 @@ class AdmissionPolicy:
     order: Literal["priority", "shortest"] = "priority"
     """Among jobs of one priority and class: the oldest first, or by expected run time. Those that waited longer than
     their patience come before others of their priority."""
+    fair_share: Annotated[str, AfterValidator(_check_fair_share)] = "none"
+    """Among jobs of one priority, those of whom used less lately go first: none, user, or tag:KEY (of teams, say). Jobs
+    whose patience is over come before them."""
+    fair_share_half_life_s: PositiveSeconds = 604_800.0
+    """After this time, half of what was used is forgotten."""
     tolerance: Annotated[Number, Field(gt=0, le=10)] = 0.05
     """A job waits for a suitable instance for up to this fraction of its expected run time."""
     patience_s: Seconds = 60.0
@@ -386,6 +398,12 @@ class AdmissionPolicy:
     def by_class(self) -> bool:
         """Whether there is a queue per class of quality target."""
         return self.queues != "one"
+
+    @property
+    def fair_share_tag(self) -> str | None:
+        """The key of the tag that fair share counts by; None: by user, or there is none."""
+        kind, _, key = self.fair_share.partition(":")
+        return key if kind == "tag" else None
 
 
 CorrectionStep = Literal["reprofile", "reclassify", "resize", "evict", "nodes", "move"]

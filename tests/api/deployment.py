@@ -88,6 +88,7 @@ class Deployment:
             expected_run_time=lambda job: JobRunTimes(self.controller.last_snapshot).anew(job),
             planned_starts=lambda: self.controller.planned_starts,
             due_times=lambda: self.controller.due_times.by_job,
+            fair_share=self.controller.fair_share,
             admit=self._admit,
             accept=self._accept,
             seal=SecretKeys(None, home).seal,
