@@ -70,6 +70,7 @@ from hcloud.provider import ImageSupport, NewsSource, Provider
 from hcloud.spec.key_changes import DEFAULTS_SINCE
 from hcloud.spec.policy import Budgets, Caps
 from hcloud.store import Store
+from hcloud.web import WebPages
 from hcloud.wiring import (
     build_controller,
     build_gateway,
@@ -211,7 +212,7 @@ class Daemon:
             closing.callback(self.runner.close)
             with log_errors():  # before a new job can get the number of an old one
                 self._move_foreign_logs()
-            api = serve(self._api_context(), self.config, self.tokens)
+            api = serve(self._api_context(), self.config, self.tokens, WebPages())
             closing.callback(api.stop)
             if self.gateway is not None:
                 closing.callback(self.gateway.stop)
@@ -537,6 +538,9 @@ class Daemon:
             seal=self._keys.seal,
             seen_at=lambda: self.controller.observer.seen_at,
             telemetry=self.telemetry,
+            snapshot=lambda: self.controller.last_snapshot,
+            socket_path=self.config.socket_path,
+            classifications=lambda names: self.controller.beliefs.of_rows(names, self.controller.lease),
             uploads_dir=self.uploads_dir,
             logs_dir=self.config.state_dir / "logs",
             outputs_dir=self.config.state_dir / OUTPUTS_FOLDER,

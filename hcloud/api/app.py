@@ -23,7 +23,7 @@ from hcloud.api import (
     schemas,
     uploads,
 )
-from hcloud.api.auth import AuthMiddleware
+from hcloud.api.auth import AuthMiddleware, Pages
 from hcloud.api.context import ApiContext
 from hcloud.api.metrics import RequestMetrics
 from hcloud.api.schemas import ErrorBody
@@ -51,8 +51,11 @@ _ERRORS: dict[int | str, dict[str, Any]] = {
 }
 
 
-def build_app(context: ApiContext, tokens: TokenFile | None = None) -> FastAPI:
-    """Build the application. ``tokens`` admits TCP callers; without it only Unix socket peers are admitted."""
+def build_app(context: ApiContext, tokens: TokenFile | None = None, pages: Pages | None = None) -> FastAPI:
+    """Build the application. ``tokens`` admits TCP callers; without it only Unix socket peers are admitted.
+
+    ``pages``: those served to browsers; None: only the API is served.
+    """
     app = _App(
         title="HCloud",
         version=__version__,
@@ -63,19 +66,22 @@ def build_app(context: ApiContext, tokens: TokenFile | None = None) -> FastAPI:
         responses=_ERRORS,
         redirect_slashes=False,
     )
-    app.state.context = context
+    app.state.context, app.state.tokens = context, tokens
     app.add_middleware(
         AuthMiddleware,
         readers=context.readers,
         admins=context.admins,
         tokens=tokens,
         max_upload_bytes=context.max_upload_bytes,
+        pages=pages,
     )
     app.add_middleware(RequestMetrics, telemetry=context.telemetry)  # the last one added is the outermost
     errors.install(app)
     for part in (jobs, arrays, outputs, schedules, forecasts, operations, drain, uploads):
         app.include_router(part.router)
     app.include_router(operations.probes)
+    if pages is not None:
+        pages.install(app)
     return app
 
 

@@ -10,8 +10,11 @@ import functools
 import pwd
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Protocol
 
+from fastapi import FastAPI
 from starlette.exceptions import HTTPException
+from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from hcloud.api.errors import Forbidden, TooLarge, Unauthenticated, failure_response
@@ -87,6 +90,28 @@ def caller_of_peer(peer: SocketPeer, readers: frozenset[str], admins: frozenset[
     return Caller(name=name, role=Role.READER if name in readers else Role.SUBMITTER)
 
 
+class Pages(Protocol):
+    """Pages for browsers, served beside the API: they know callers by cookie, and show errors as pages."""
+
+    def covers(self, path: str) -> bool:
+        """Return whether a page has this path; all others belong to the API, which reads no cookie."""
+
+    def is_open(self, path: str) -> bool:
+        """Return whether everybody may use the page without credentials."""
+
+    def is_stream(self, path: str) -> bool:
+        """Return whether the answer lasts as long as the browser shows a page; it takes no turn of its caller's."""
+
+    def caller(self, scope: Scope, tokens: TokenFile) -> Caller | None:
+        """Return the caller who logged in, by the request's cookie; None: nobody did."""
+
+    def refuse(self, scope: Scope, error: HCloudError) -> Response:
+        """Return the answer to a request that is not admitted."""
+
+    def install(self, app: FastAPI) -> None:
+        """Add the pages to an application."""
+
+
 class AuthMiddleware:
     """ASGI middleware in front of every route; puts the :class:`Caller` into the scope's state."""
 
@@ -98,8 +123,10 @@ class AuthMiddleware:
         admins: frozenset[str],
         tokens: TokenFile | None,
         max_upload_bytes: int,
+        pages: Pages | None = None,
     ) -> None:
         self._app = app
+        self._pages = pages
         self._readers = readers
         self._admins = admins
         self._tokens = tokens
@@ -110,21 +137,22 @@ class AuthMiddleware:
         """Pass the request on with its caller, or answer with the reason for rejecting it."""
         if scope["type"] != "http":  # websockets are not supported
             return
+        pages = self._pages if self._pages is not None and self._pages.covers(scope["path"]) else None
         try:
             limit = self._max_upload_bytes if scope["path"].startswith(UPLOADS_PREFIX) else MAX_BODY_BYTES
             _refuse_nul(scope)
             _refuse_two_lengths(scope)
-            scope.setdefault("state", {})["caller"] = self._admit(scope)
+            scope.setdefault("state", {})["caller"] = self._admit(scope, pages)
             _refuse_long(scope, limit)
         except HCloudError as error:
-            response = failure_response(error)
+            response = failure_response(error) if pages is None else pages.refuse(scope, error)
             if not isinstance(error, TooLarge | Forbidden):
                 # What strangers send is not read, however long it is; nor is what two parties could read in two ways.
                 response.headers["Connection"] = "close"
             await response(scope, receive, send)
             return
         caller, limited = scope["state"]["caller"], _limit_body(receive, limit)
-        if caller.is_admin:
+        if caller.is_admin or (pages is not None and pages.is_stream(scope["path"])):
             await self._app(scope, limited, send)
             return
         try:
@@ -133,19 +161,21 @@ class AuthMiddleware:
         except Busy as busy:
             await failure_response(busy)(scope, receive, send)
 
-    def _admit(self, scope: Scope) -> Caller:
-        if scope["path"] in OPEN_PATHS:
+    def _admit(self, scope: Scope, pages: Pages | None) -> Caller:
+        if scope["path"] in OPEN_PATHS or (pages is not None and pages.is_open(scope["path"])):
             return Caller(name="anyone", role=Role.READER)
-        caller = self._identify(scope)
+        caller = self._identify(scope, pages)
         if caller.role is Role.READER and scope["method"] not in SAFE_METHODS:
             raise Forbidden(f"{caller.name} may only read; {scope['method']} {scope['path']} needs another role")
         return caller
 
-    def _identify(self, scope: Scope) -> Caller:
+    def _identify(self, scope: Scope, pages: Pages | None) -> Caller:
         peer = scope.get("state", {}).get("peer")
         if isinstance(peer, SocketPeer):
             return caller_of_peer(peer, self._readers, self._admins)
-        presented = _header(scope, b"authorization")
+        if pages is not None and self._tokens is not None and (known := pages.caller(scope, self._tokens)) is not None:
+            return known
+        presented = header_of(scope, b"authorization")
         if self._tokens is None or not presented.lower().startswith("bearer "):
             raise Unauthenticated("send a token: 'Authorization: Bearer <token>'")
         entry = self._tokens.find(presented[len("bearer ") :].strip())
@@ -154,13 +184,14 @@ class AuthMiddleware:
         return Caller(name=entry.name, role=Role(entry.role))
 
 
-def _header(scope: Scope, name: bytes) -> str:
+def header_of(scope: Scope, name: bytes) -> str:
+    """Return the first header of this name (in lower case), or the empty text."""
     return next((value.decode("latin-1") for key, value in scope["headers"] if key == name), "")
 
 
 def _refuse_two_lengths(scope: Scope) -> None:
     # Servers in front of this one may believe the other, and take a part of this body for another request.
-    if _header(scope, b"content-length") and _header(scope, b"transfer-encoding"):
+    if header_of(scope, b"content-length") and header_of(scope, b"transfer-encoding"):
         raise BadInput("the request has both Content-Length and Transfer-Encoding; send one of them")
 
 
@@ -171,7 +202,7 @@ def _refuse_nul(scope: Scope) -> None:
 
 
 def _refuse_long(scope: Scope, limit: int) -> None:
-    stated = _header(scope, b"content-length")
+    stated = header_of(scope, b"content-length")
     if stated.isdigit() and int(stated) > limit:
         raise TooLarge(f"the body has {int(stated)} bytes; the limit is {limit}")
 

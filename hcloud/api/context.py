@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, TypedDict
@@ -15,11 +15,13 @@ from hcloud.api.telemetry import Telemetry
 from hcloud.api.turns import LongWork
 from hcloud.core.clock import Clock
 from hcloud.core.errors import BadInput, SecretUnreadable
+from hcloud.core.estimates import Classification
 from hcloud.core.model import InstanceId, Job, JobId, JobSpec, Offer
 from hcloud.forecast.runtimes.distribution import RunTimes
 from hcloud.planner.due_times import DueTime
 from hcloud.planner.plan import PlannedStart
 from hcloud.planner.run_times import NO_RUN_TIMES, RunTimeForecasts
+from hcloud.planner.snapshot import Snapshot
 from hcloud.provider import Runner
 from hcloud.store import Store
 
@@ -129,6 +131,10 @@ def _know_nothing(_job: Job) -> None:
     return None
 
 
+def _classify_nothing(_names: Collection[str]) -> Mapping[str, Classification]:
+    return {}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApiContext:
     """What handlers need of the daemon. Called from several threads at once."""
@@ -164,6 +170,12 @@ class ApiContext:
     """Encrypts a user's secrets, by name of the variable. Raises SecretUnreadable if the key cannot be used."""
     seen_at: Callable[[], Mapping[InstanceId, float]] = dict
     """Returns when workers last answered (Unix seconds), by instance."""
+    snapshot: Callable[[], Snapshot] = lambda: Snapshot(now=0.0)
+    """Returns the snapshot that the last plan was made from."""
+    classifications: Callable[[Collection[str]], Mapping[str, Classification]] = _classify_nothing
+    """Returns what is believed of known applications, by name of their row."""
+    socket_path: Path | None = None
+    """Where programs on this machine reach the daemon; None: nowhere."""
     uploads_dir: Path
     logs_dir: Path
     outputs_dir: Path

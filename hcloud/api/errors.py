@@ -54,6 +54,11 @@ _STATUS: tuple[tuple[type[HCloudError], HTTPStatus, str], ...] = (
 )
 
 
+def status_of(error: HCloudError) -> HTTPStatus:
+    """Return the status of the response for ``error``."""
+    return next(status for kind, status, _ in _STATUS if isinstance(error, kind))
+
+
 def failure_response(error: HCloudError) -> JSONResponse:
     """Return the response for ``error``: status, code, message and headers."""
     status, code = next((status, code) for kind, status, code in _STATUS if isinstance(error, kind))

@@ -204,11 +204,12 @@ def cancel_job(context: Context, caller: CurrentCaller, job_id: str) -> JobView:
 @router.get("/jobs/{job_id}/explain", response_model=JobTimeline)
 async def explain_job(context: Context, caller: CurrentCaller, job_id: str) -> Response:
     """Return a job's timeline: each decision and event in order, with the numbers behind it."""
-    work = partial(_timeline, context, caller, job_id)
+    work = partial(timeline_of, context, caller, job_id)
     return await context.long_work.response(JobTimeline, work, at_once=caller.is_admin)
 
 
-def _timeline(context: ApiContext, caller: Caller, job_id: str) -> JobTimeline:
+def timeline_of(context: ApiContext, caller: Caller, job_id: str) -> JobTimeline:
+    """Return a job's timeline as visible to ``caller``. Raises NotFound."""
     job, now = arrays.find_job(context.store, job_id), context.clock.now()
     try:
         run_time = forecast_line(job, context.expected_run_time(job), context.run_times(), now)

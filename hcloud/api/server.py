@@ -22,6 +22,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from hcloud.api.app import build_app
+from hcloud.api.auth import Pages
 from hcloud.api.connections import LimitedListener, PeerProtocol
 from hcloud.api.context import ApiContext
 from hcloud.api.tokens import TokenFile
@@ -163,11 +164,11 @@ class ApiServer:
             former.should_exit = True
 
 
-def serve(context: ApiContext, config: Config, tokens: TokenFile | None) -> ApiServer:
+def serve(context: ApiContext, config: Config, tokens: TokenFile | None, pages: Pages | None = None) -> ApiServer:
     """Open the socket (and TCP, if configured) and serve requests from a thread of this process.
 
-    ``tokens`` are those of callers over TCP. Raises AlreadyServing: another daemon holds the socket. Raises
-    ConfigError: the group, TLS files or address are unusable.
+    ``tokens`` are those of callers over TCP; ``pages`` are served to browsers, too. Raises AlreadyServing: another
+    daemon holds the socket. Raises ConfigError: the group, TLS files or address are unusable.
     """
     path = config.socket_path
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -177,12 +178,13 @@ def serve(context: ApiContext, config: Config, tokens: TokenFile | None) -> ApiS
         lock = _take_lock(path)
         on_error.callback(os.close, lock)
         remove_parts(context.uploads_dir)
-        listeners = [_tcp_listener(build_app(context, tokens), config.api.tcp)] if config.api.tcp is not None else []
+        tcp = config.api.tcp
+        listeners = [_tcp_listener(build_app(context, tokens, pages), tcp)] if tcp is not None else []
         for _, listener in listeners:
             on_error.callback(listener.close)
         unix = open_unix_socket(path, config.api)
         on_error.callback(unix.close)
-        app = build_app(context)
+        app = build_app(context, pages=pages)
         listeners.insert(0, (uvicorn.Server(_uvicorn_config(app)), unix))
         on_error.pop_all()
         return ApiServer(context, path, config.api, lock, listeners)

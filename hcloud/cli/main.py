@@ -54,6 +54,7 @@ GROUPS: dict[str, dict[str, tuple[str, str, str]]] = {
         "offers": ("hcloud.cli.machines", "offers", "Show what can be rented, and its price."),
         "drain": ("hcloud.cli.drain", "drain", "Take machines out of use once their jobs have ended or moved."),
         "destroy": ("hcloud.cli.drain", "destroy", "Terminate machines at once, after a plan and a question."),
+        "web": ("hcloud.cli.web", "web", "Show the fleet, its money and its reasons in a browser."),
         "report": ("hcloud.cli.report", "report", "Report cost, performance, savings, utilisation, decisions."),
         "bill": ("hcloud.cli.bill", "bill", "Compare the ledger with the cloud's bill."),
         "catalog": ("hcloud.cli.catalog", "catalog", "Show, refresh and compare prices."),

@@ -194,6 +194,13 @@ class Connection:
         return True
 
 
+def trusted_authorities(ca_file: str | None) -> ssl.SSLContext:
+    """Return settings of a TLS connection that trust the authorities of a file, or the system's. Raises BadInput."""
+    import ssl
+
+    return _trust(ca_file) or ssl.create_default_context()
+
+
 def _trust(ca_file: str | None) -> ssl.SSLContext | None:
     if ca_file is None:
         return None

@@ -94,6 +94,8 @@ class Deployment:
             seal=SecretKeys(None, home).seal,
             seen_at=lambda: self.controller.observer.seen_at,
             telemetry=self.telemetry,
+            snapshot=lambda: self.controller.last_snapshot,
+            classifications=lambda names: self.controller.beliefs.of_rows(names, None),
             uploads_dir=home / "uploads",
             logs_dir=home / "logs",
             outputs_dir=home / "outputs",

@@ -21,6 +21,7 @@ SLEEPING = {
     "hcloud/core/clock.py": "the one place where programs, and tests, look again and again",
     "hcloud/api/server.py": "the API's loop: is the socket still there, has a listener begun",
     "hcloud/api/unit_logs.py": "the API's loop: output that is not there yet",
+    "hcloud/web/live.py": "the pages' clock: one question to the store a second, for all who look",
     "hcloud/engine/link.py": "the worker's loop: between two reports and two tries to connect",
     "hcloud/engine/worker.py": "a machine that is switched off waits for its keepers",
     "hcloud/engine/keeper.py": "a tree that is killed: the kernel tells nobody of the end of others' children",

@@ -1,0 +1,355 @@
+"""Jobs: the list, page by page, and everything about one of them."""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import Annotated, Any
+
+from fastapi import Query, Request, Response
+from fastapi.responses import RedirectResponse
+from starlette.concurrency import run_in_threadpool
+
+from hcloud.api import arrays
+from hcloud.api.auth import Caller
+from hcloud.api.context import ApiContext, Context, CurrentCaller
+from hcloud.api.forecasts import RunTimeForecast, forecast_run_time
+from hcloud.api.jobs import timeline_of
+from hcloud.api.schemas import JobView
+from hcloud.api.unit_logs import LogQuery, read_log_part
+from hcloud.core.errors import BadInput, HCloudError, NotFound, WorkerUnreachable
+from hcloud.core.model import (
+    JOB_ENDED,
+    JOB_ON_INSTANCE,
+    Event,
+    EventKind,
+    Job,
+    JobState,
+    ServiceTarget,
+)
+from hcloud.planner.snapshot import Snapshot
+from hcloud.provider import Stream
+from hcloud.report import build_report
+from hcloud.report.decisions import DECISION_KINDS
+from hcloud.report.table import ReportTable
+from hcloud.web.fleet import fleet_of
+from hcloud.web.site import form_of, page_router, pages_of
+
+router = page_router()
+PAGE_ROWS = 50
+LOG_BYTES = 64 * 1024
+EVENTS_MAX = 2000
+TABS: Mapping[str, frozenset[JobState] | None] = {
+    "all": None,
+    "waiting": frozenset(JobState) - JOB_ENDED - JOB_ON_INSTANCE,
+    "running": JOB_ON_INSTANCE,
+    "succeeded": frozenset({JobState.SUCCEEDED}),
+    "failed": frozenset({JobState.FAILED}),
+    "cancelled": frozenset({JobState.CANCELLED}),
+}
+_Text = Annotated[str, Query(max_length=200)]
+
+
+@router.get("/jobs")
+def list_jobs(
+    request: Request,
+    context: Context,
+    caller: CurrentCaller,
+    state: _Text = "all",
+    user: _Text = "",
+    name: _Text = "",
+    tag: _Text = "",
+    job: _Text = "",
+    before: _Text = "",
+) -> Response:
+    """Show jobs, the newest first. Only the rows of this page are read."""
+    if job:
+        return RedirectResponse(f"/jobs/{job if not job.isdigit() else f'job-{job}'}", status_code=303)
+    if state not in TABS:
+        raise BadInput(f"there is no state {state!r}; choose one of {', '.join(TABS)}")
+    found = context.store.jobs(
+        states=TABS[state],
+        user=user or None,
+        name=name or None,
+        tag=tag or None,
+        limit=PAGE_ROWS + 1,
+        before=before or None,
+    )
+    counts = fleet_of(request).counts
+    tabs = {
+        each: sum(counts.values()) if states is None else sum(counts.get(one, 0) for one in states)
+        for each, states in TABS.items()
+    }
+    return pages_of(request).render(
+        request,
+        "jobs.html",
+        jobs=arrays.views(context.store, found[:PAGE_ROWS], caller),
+        older=found[PAGE_ROWS - 1].id if len(found) > PAGE_ROWS else "",
+        tabs=tabs,
+        state=state,
+        asked={"user": user, "name": name, "tag": tag},
+        before=before,
+        now=context.clock.now(),
+    )
+
+
+# ------------------------------------------------------------------------------------------------------------- one job
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlacementChoice:
+    """One type that was considered when a job was placed."""
+
+    shape: str
+    """Its type and market."""
+    usd_per_h: float
+    predicted: float | None
+    low: float | None
+    high: float | None
+    rejected: str
+    """Why it was not chosen; empty for the chosen one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpeedComparison:
+    """Predicted performance per second beside what was measured."""
+
+    measure: str
+    predicted: float
+    low: float
+    high: float
+    measured: float | None
+    measured_by: str
+    """When it was measured: now, or at the end."""
+
+
+@router.get("/jobs/{job_id}")
+async def show_job(request: Request, context: Context, caller: CurrentCaller, job_id: str) -> Response:
+    """Show one job, array or task: why it waits, where it runs, what was predicted and measured, and every decision."""
+    work = partial(_job_values, context, caller, job_id)
+    values = await context.long_work.result(work, at_once=True)
+    return await run_in_threadpool(partial(pages_of(request).render, request, "job.html", **values))
+
+
+def _job_values(context: ApiContext, caller: Caller, job_id: str) -> dict[str, Any]:
+    store = context.store
+    job = arrays.find_job(store, job_id)
+    timeline = timeline_of(context, caller, job_id)
+    own, snapshot = caller.may_see(job.spec.user), context.snapshot()
+    events = store.events(job_id=job.id, limit=EVENTS_MAX, kinds=_PAGE_KINDS)
+    view = arrays.view(store, job, caller)
+    ended = job.state in JOB_ENDED
+    return {
+        "job": view,
+        "raw": job,
+        "own": own,
+        "now": context.clock.now(),
+        "is_waiting": not ended and job.state not in JOB_ON_INSTANCE,
+        "is_ended": ended,
+        "timeline": timeline,
+        "steps": timeline.steps,
+        "forecast": _forecast(context, caller, job_id) if own else None,
+        "ran_s": _ran_s(job, context.clock.now()),
+        "speeds": _speeds(job, events, snapshot) if own else [],
+        "classified": next((each for each in reversed(events) if each.kind is EventKind.JOB_CLASSIFIED), None),
+        "choices": _choices(events),
+        "regret": _regret(events, context.clock.now()),
+        "corrections": [each for each in events if each.kind in (EventKind.CORRECTION, EventKind.TARGET_MISSED)],
+        "target": target_words(view),
+        "tasks": _tasks(context, caller, job),
+        "may_cancel": own and not ended and caller.role != "reader",
+        "may_rerun": job.spec.user == caller.name and ended and job.spec.profile is None and caller.role != "reader",
+    }
+
+
+_PAGE_KINDS = DECISION_KINDS | {
+    EventKind.JOB_CLASSIFIED,
+    EventKind.JOB_PROFILED,
+    EventKind.CORRECTION,
+    EventKind.TARGET_MISSED,
+}
+
+
+def target_words(job: JobView) -> str:
+    """Return what was promised for a job, in words."""
+    target = job.spec.target
+    if isinstance(target, ServiceTarget):
+        return f"{target.requests_per_s:g} requests/s, {target.percentile:g} % within {target.latency_ms:g} ms"
+    if job.deadline_at is not None:
+        return "finish by"
+    return "best effort" if target.kind == "best_effort" else "as soon as possible"
+
+
+def _ran_s(job: Job, now: float) -> float | None:
+    parts = job.attempt.allocations if job.attempt is not None else ()
+    began = [each.started_at for each in parts if each.started_at is not None]
+    if not began:
+        return None
+    ended = [each.ended_at for each in parts if each.ended_at is not None]
+    return (max(ended) if len(ended) == len(parts) else now) - min(began)
+
+
+def _forecast(context: ApiContext, caller: Caller, job_id: str) -> RunTimeForecast | None:
+    with suppress(HCloudError):
+        return forecast_run_time(context, caller, job_id)
+    return None
+
+
+def _float(event: Event, key: str) -> float | None:
+    value = event.fields.get(key)
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+def _speeds(job: Job, events: Sequence[Event], snapshot: Snapshot) -> list[SpeedComparison]:
+    """Return what was predicted of its speed, with limits, beside what was measured: at its end, or lately."""
+    found = []
+    for event in events:
+        value, low, high = (_float(event, key) for key in ("predicted", "low", "high"))
+        if event.kind is EventKind.PREDICTION and value is not None and low is not None and high is not None:
+            measured = _float(event, "measured")
+            found.append(
+                SpeedComparison(
+                    measure=f"{event.fields.get('measure') or 'speed'} on {event.fields.get('instance_type')}",
+                    predicted=value,
+                    low=low,
+                    high=high,
+                    measured=measured,
+                    measured_by="measured",
+                )
+            )
+    classified = next((each for each in reversed(events) if each.kind is EventKind.JOB_CLASSIFIED), None)
+    if not found and classified is not None:
+        value, low, high = (_float(classified, key) for key in ("predicted", "predicted_low", "predicted_high"))
+        if value is not None and low is not None and high is not None:
+            known = snapshot.applications.get(job.application)
+            measure = "" if known is None or known.measure is None else known.measure.value
+            measured = _measured_now(job, measure, snapshot)
+            found.append(
+                SpeedComparison(
+                    measure=f"{measure or 'performance'} alone, with what it asked for",
+                    predicted=value,
+                    low=low,
+                    high=high,
+                    measured=measured,
+                    measured_by="measured lately",
+                )
+            )
+    return found[-3:]
+
+
+_COUNTERS = {"progress": "progress", "cpu": "cpu_s", "output": "written_mib"}
+
+
+def _measured_now(job: Job, measure: str, snapshot: Snapshot) -> float | None:
+    """Return how fast a running job is by its latest samples, in the unit of the measure; None: not known."""
+    samples, counter = snapshot.job_samples.get(job.id), _COUNTERS.get(measure)
+    if samples is None or counter is None or job.attempt is None or samples.attempt != job.attempt.id:
+        return None
+    rates = []
+    for kept in samples.ranks.values():
+        readings = [each for each in kept if counter in each.values]
+        if len(readings) > 1 and readings[-1].at > readings[0].at:
+            moved = readings[-1].values[counter] - readings[0].values[counter]
+            rates.append(moved / (readings[-1].at - readings[0].at))
+    if not rates:
+        return None
+    return max(rates) if counter == "progress" else sum(rates)
+
+
+def _choices(events: Sequence[Event]) -> list[PlacementChoice]:
+    """Return what was considered for the last placement, the chosen first."""
+    placed = next((each for each in reversed(events) if each.kind is EventKind.ATTEMPT_PLACED), None)
+    given = placed.fields.get("candidates") if placed is not None else None
+    found = []
+    for each in given if isinstance(given, list | tuple) else ():
+        shape, price, predicted, low, high, rejected = [*str(each).split("|", 5), *[""] * 5][:6]
+        found.append(
+            PlacementChoice(
+                shape=shape,
+                usd_per_h=_parsed(price) or 0.0,
+                predicted=_parsed(predicted),
+                low=_parsed(low),
+                high=_parsed(high),
+                rejected=rejected,
+            )
+        )
+    return found
+
+
+def _parsed(number: str) -> float | None:
+    try:
+        return float(number)
+    except ValueError:
+        return None
+
+
+def _regret(events: Sequence[Event], now: float) -> ReportTable | None:
+    """Return how the placement compares in hindsight with its alternatives, once the job has ended."""
+    try:
+        table = build_report("decisions", (each for each in events if each.kind in DECISION_KINDS), now, by="job")
+    except HCloudError:
+        return None
+    return table if table.rows else None
+
+
+def _tasks(context: ApiContext, caller: Caller, job: Job) -> list[JobView]:
+    if not job.is_array:
+        return []
+    return arrays.views(context.store, context.store.tasks(job.id, limit=PAGE_ROWS), caller)
+
+
+# ---------------------------------------------------------------------------------------------------------------- logs
+@router.get("/jobs/{job_id}/log")
+def show_log(
+    request: Request,
+    context: Context,
+    caller: CurrentCaller,
+    job_id: str,
+    stream: Annotated[Stream, Query()] = "stdout",
+    offset: Annotated[int, Query(ge=0, le=2**53)] = 0,
+    rank: Annotated[int, Query(ge=0, le=100_000)] = 0,
+) -> Response:
+    """Return the next part of a job's output, which asks for the one after it as long as more may come."""
+    job = arrays.find_job(context.store, job_id)
+    caller.require_owner(job.spec.user, f"read the output of {job_id}")
+    content, next_offset, over, problem = b"", offset, job.is_array, ""
+    try:
+        if not job.is_array:
+            query = LogQuery(job_id=job.id, stream=stream, offset=offset, limit=LOG_BYTES, rank=rank)
+            part = read_log_part(context, query)
+            content, next_offset, over = part.chunk.content, part.chunk.next_offset, part.chunk.end
+    except NotFound as error:
+        over, problem = True, str(error)
+    except WorkerUnreachable:
+        problem = ""
+    # A letter that is cut in two is read again with the next part.
+    text, used = codecs.utf_8_decode(content, "replace", over or len(content) < 4)
+    return pages_of(request).render(
+        request,
+        "_log.html",
+        job_id=job_id,
+        stream=stream,
+        rank=rank,
+        text=text,
+        offset=next_offset - (len(content) - used),
+        over=over and used == len(content),
+        full=len(content) >= LOG_BYTES,
+        problem=problem,
+    )
+
+
+# ------------------------------------------------------------------------------------------------------------- changes
+@router.post("/jobs/{job_id}/cancel")
+def cancel_job(context: Context, caller: CurrentCaller, job_id: str) -> Response:
+    """Request the cancellation of a job, and show it."""
+    arrays.cancel(context, caller, job_id)
+    return RedirectResponse(f"/jobs/{job_id}", status_code=303)
+
+
+@router.post("/jobs/{job_id}/rerun")
+def rerun_job(request: Request, context: Context, caller: CurrentCaller, job_id: str) -> Response:
+    """Submit a job again, and show the new one."""
+    failed = form_of(request).get("failed") == "yes"
+    made = arrays.rerun_job(context, caller, job_id, arrays.RerunRequest(failed=failed))
+    return RedirectResponse(f"/jobs/{made.id}", status_code=303)

@@ -1,0 +1,231 @@
+"""Machines: how well they are used, and who lives on each beside whom."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated
+
+from fastapi import Query, Request, Response
+
+from hcloud.api.auth import Caller
+from hcloud.api.context import ApiContext, Context, CurrentCaller
+from hcloud.api.job_history import shown_to_others
+from hcloud.classifier.applications import row_name
+from hcloud.classifier.interference import neighbour_loss
+from hcloud.core.co_runs import CoRun, CoRunKey
+from hcloud.core.errors import BadInput
+from hcloud.core.model import Event, EventKind, Instance, InstanceState, Job
+from hcloud.core.rows import number_of
+from hcloud.planner.snapshot import Snapshot
+from hcloud.web.fleet import MachineUse, fleet_of
+from hcloud.web.now import decision_text
+from hcloud.web.site import page_router, pages_of
+
+router = page_router()
+PAGE_ROWS = 50
+EVENTS_SHOWN = 100
+SAMPLES_READ = 2000
+CHART_S = 24 * 3600.0
+HEAT_SHOWN = 2000
+_Order = Callable[[MachineUse], tuple[float | str, ...]]
+ORDERS: Mapping[str, tuple[str, _Order]] = {
+    "unused": ("most money unused", lambda use: (-use.unused_usd_per_h, use.used_share, number_of(use.id))),
+    "idle": ("least used", lambda use: (use.used_share, -use.usd_per_h, number_of(use.id))),
+    "busy": ("most used", lambda use: (-use.used_share, number_of(use.id))),
+    "price": ("dearest", lambda use: (-use.usd_per_h, number_of(use.id))),
+    "age": ("oldest", lambda use: (use.instance.requested_at, number_of(use.id))),
+}
+_EVENTS = frozenset(EventKind) - {EventKind.SAMPLE, EventKind.INSTANCE_RENEWED, EventKind.INSTANCE_PRICE}
+_Text = Annotated[str, Query(max_length=200)]
+
+
+@router.get("/machines")
+def list_machines(
+    request: Request, sort: _Text = "unused", market: _Text = "", page: Annotated[int, Query(ge=0, le=1000)] = 0
+) -> Response:
+    """Show the live machines as a heat map of their use, and as a list with the worst used first."""
+    if sort not in ORDERS:
+        raise BadInput(f"machines are not sorted by {sort!r}; choose one of {', '.join(ORDERS)}")
+    fleet = fleet_of(request)
+    machines = [each for each in fleet.machines.values() if market in ("", each.instance.offer.market.value)]
+    ranked = sorted(machines, key=ORDERS[sort][1])
+    up = [each for each in machines if each.instance.state is InstanceState.READY]
+    return pages_of(request).render(
+        request,
+        "machines.html",
+        fleet=fleet,
+        shown=ranked[page * PAGE_ROWS : (page + 1) * PAGE_ROWS],
+        heat=machines[:HEAT_SHOWN],
+        total=len(machines),
+        page=page,
+        pages=max(1, math.ceil(len(machines) / PAGE_ROWS)),
+        sort=sort,
+        orders={name: words for name, (words, _) in ORDERS.items()},
+        market=market,
+        markets=sorted({each.instance.offer.market.value for each in fleet.machines.values()}),
+        worst=max(up, key=lambda each: each.unused_usd_per_h, default=None),
+        unused_usd_per_h=sum(each.unused_usd_per_h for each in up),
+        price_usd_per_h=sum(each.usd_per_h for each in machines),
+    )
+
+
+# --------------------------------------------------------------------------------------------------------- one machine
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NeighbourLoss:
+    """What one job on a machine loses by the others there."""
+
+    job: Job
+    beside: tuple[str, ...]
+    """The other jobs."""
+    expected: float | None
+    """Share of its performance (0..1) that it is expected to lose; None: nothing is known of it."""
+    expected_high: float | None
+    """Upper 80 % limit."""
+    source: str
+    """By what it is expected."""
+    measured: float | None
+    """The share that it lost, when it was observed among these programs on this type; None: it was not."""
+    measured_s: float
+    """For how long that was observed."""
+
+
+@router.get("/machines/{instance_id}")
+def show_machine(request: Request, context: Context, caller: CurrentCaller, instance_id: str) -> Response:
+    """Show one machine: its jobs, what they cost each other, its lease, its price and its use over the last day."""
+    instance = context.store.instance(instance_id)
+    use = fleet_of(request).machines.get(instance.id, MachineUse(instance=instance))
+    events = context.store.events(instance_id=instance.id, kinds=_EVENTS, newest=True, limit=EVENTS_SHOWN)
+    now = context.clock.now()
+    return pages_of(request).render(
+        request,
+        "machine.html",
+        use=use,
+        instance=instance,
+        seen_at=context.seen_at().get(instance.id, instance.seen_at),
+        losses=neighbour_losses(use, context.snapshot(), _records_for(context, use)),
+        now=now,
+        cost_usd=_cost_usd(instance, now),
+        events=[_event_row(each) for each in reversed(events)],
+        chart=_chart(context, caller, use, now),
+    )
+
+
+def _cost_usd(instance: Instance, now: float) -> float | None:
+    """Return what it cost so far at today's price; None: it was not launched."""
+    if instance.launched_at is None:
+        return None
+    ended_at = now if instance.terminated_at is None else instance.terminated_at
+    billed_s = max(ended_at - instance.launched_at, instance.offer.billing_minimum_s)
+    return billed_s / 3600.0 * instance.offer.price_usd_per_h
+
+
+def _event_row(event: Event) -> tuple[Event, str]:
+    shown = shown_to_others(event)
+    return shown, decision_text(shown).replace("_", " ")
+
+
+def _records_for(context: ApiContext, use: MachineUse) -> Mapping[CoRunKey, CoRun]:
+    """Return what was observed of programs together, if there are neighbours to ask about."""
+    if len(use.jobs) < 2:
+        return {}
+    return {record.key: record for _, record in context.store.co_runs()}
+
+
+def neighbour_losses(use: MachineUse, snapshot: Snapshot, records: Mapping[CoRunKey, CoRun]) -> list[NeighbourLoss]:
+    """Return for each job of a machine what it is expected to lose by its neighbours there, and what was measured."""
+    offer = use.instance.offer
+    column, found = f"{offer.provider}/{offer.instance_type.name}", []
+    for job in use.jobs:
+        others = [each for each in use.jobs if each is not job]
+        known = snapshot.applications.get(job.application)
+        expected = high = None
+        source = "nothing is known of it yet"
+        if known is not None:
+            loss = neighbour_loss(known, [snapshot.applications.get(each.application) for each in others])
+            expected, high, source = loss.value, loss.high, "pressures on shared resources"
+            names = [each.application for each in others]
+            if others and snapshot.slowdowns.has_met(job.application, names):
+                longer = loss.value / max(1e-9, 1.0 - loss.value)
+                slowdown = snapshot.slowdowns.slowdown(job.application, names, column, longer)
+                expected = 1.0 - math.exp(-slowdown.mean)
+                high = 1.0 - math.exp(-(slowdown.mean + 1.28 * slowdown.deviation))
+                source = "what was observed of these programs"
+        measured, measured_s = _measured_loss(job, others, column, records)
+        found.append(
+            NeighbourLoss(
+                job=job,
+                beside=tuple(each.id for each in others),
+                expected=expected if others else 0.0,
+                expected_high=high if others else None,
+                source=source if others else "it is alone",
+                measured=measured,
+                measured_s=measured_s,
+            )
+        )
+    return found
+
+
+def _measured_loss(
+    job: Job, others: Sequence[Job], column: str, records: Mapping[CoRunKey, CoRun]
+) -> tuple[float | None, float]:
+    """Return the share that was lost beside these programs, and for how long that was observed."""
+    if not job.application or not all(each.application for each in others):
+        return None, 0.0
+    name, beside = row_name(job.application), tuple(sorted(row_name(each.application) for each in others))
+    record = records.get((name, beside, column))
+    if record is None:
+        return None, 0.0
+    alone = records.get((name, (), column))
+    base = 0.0 if alone is None else alone.log_speed
+    return 1.0 - math.exp(min(0.0, record.log_speed - base)), record.seconds
+
+
+def _chart(context: ApiContext, caller: Caller, use: MachineUse, now: float) -> str:
+    """Return the use of a machine over the last day, for the page's script; empty: nothing was measured."""
+    if not all(caller.may_see(job.spec.user) for job in use.jobs):
+        return ""  # samples are their owner's
+    samples = context.store.events(
+        instance_id=use.id, kinds=[EventKind.SAMPLE], since=now - CHART_S, newest=True, limit=SAMPLES_READ
+    )
+    if not all(caller.may_see(each.user or "") for each in samples):
+        return ""
+    times, busy = busy_history(samples)
+    if len(times) < 2:
+        return ""
+    vcpus = use.vcpus or 1.0
+    return json.dumps(
+        {
+            "names": ["vCPUs in use, %"],
+            "y": "share of vCPUs",
+            "unit": " %",
+            "data": [times, [round(100.0 * min(1.0, each / vcpus), 1) for each in busy]],
+        }
+    )
+
+
+def busy_history(samples: Sequence[Event]) -> tuple[list[float], list[float]]:
+    """Return times, and how many vCPUs all units together kept busy up to each, from SAMPLE events in order."""
+    last: dict[tuple[object, object], tuple[float, float]] = {}
+    busy: dict[tuple[object, object], tuple[float, float]] = {}
+    times: list[float] = []
+    values: list[float] = []
+    for event in samples:
+        cpu_s, key = event.fields.get("cpu_s"), (event.fields.get("attempt"), event.fields.get("rank"))
+        if not isinstance(cpu_s, int | float):
+            continue
+        before = last.get(key)
+        last[key] = (event.at, float(cpu_s))
+        if before is None or event.at <= before[0]:
+            continue
+        gap_s = event.at - before[0]
+        busy[key] = (event.at + 3.0 * gap_s, max(0.0, cpu_s - before[1]) / gap_s)
+        busy = {each: kept for each, kept in busy.items() if kept[0] >= event.at}
+        if times and event.at <= times[-1]:
+            values[-1] = sum(used for _, used in busy.values())
+            continue
+        times.append(event.at)
+        values.append(sum(used for _, used in busy.values()))
+    return times, values

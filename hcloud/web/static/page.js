@@ -1,0 +1,67 @@
+// What pages do in the browser beside htmx: times in the reader's zone, charts, and output that follows.
+"use strict";
+(() => {
+  const short = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit", second: "2-digit" });
+  const long = new Intl.DateTimeFormat(undefined, { year: "numeric", month: "short", day: "numeric", hour: "2-digit", minute: "2-digit" });
+
+  function showTimes(root) {
+    const today = new Date().toDateString();
+    for (const each of root.querySelectorAll("time[datetime]:not([data-shown])")) {
+      const at = new Date(each.dateTime);
+      if (Number.isNaN(at.getTime())) continue;
+      each.title = each.textContent;
+      each.textContent = at.toDateString() === today ? short.format(at) : long.format(at);
+      each.dataset.shown = "yes";
+    }
+  }
+
+  function colour(name) {
+    return getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+  }
+
+  function drawChart(place) {
+    if (place.dataset.drawn || typeof uPlot === "undefined") return;
+    place.dataset.drawn = "yes";
+    const shown = JSON.parse(place.dataset.chart);
+    const axis = { stroke: colour("--text"), grid: { stroke: colour("--line") }, ticks: { stroke: colour("--line") } };
+    const colours = [colour("--accent"), colour("--hot"), colour("--good"), colour("--quiet")];
+    const bars = shown.bars ? { paths: uPlot.paths.bars({ size: [0.7, 60] }), points: { show: false } } : {};
+    const series = shown.names.map((name, at) => ({
+      label: name, stroke: colours[at % colours.length], width: 2, fill: shown.bars ? colours[at % colours.length] : undefined,
+      value: (_, value) => value === null || value === undefined ? "" : shown.unit === "$" ? "$" + value.toPrecision(4) : value.toPrecision(3) + (shown.unit || ""), ...bars,
+    }));
+    const options = {
+      width: place.clientWidth || 600, height: 240, series: [{}, ...series],
+      axes: [{ ...axis, ...(shown.x ? { label: shown.x, scale: "x" } : {}) }, { ...axis, size: 70, label: shown.y }],
+      scales: { x: { time: !shown.x }, y: { range: (_, low, high) => [Math.min(0, low), high > 0 ? high * 1.08 : 1] } },
+    };
+    const chart = new uPlot(options, shown.data, place);
+    new ResizeObserver(() => chart.setSize({ width: place.clientWidth, height: 240 })).observe(place);
+  }
+
+  function followOutput(root) {
+    for (const each of root.querySelectorAll ? root.querySelectorAll(".log") : []) each.scrollTop = each.scrollHeight;
+  }
+
+  function shown(root) {
+    showTimes(root);
+    for (const each of root.querySelectorAll("[data-chart]")) drawChart(each);
+  }
+
+  document.addEventListener("DOMContentLoaded", () => {
+    const zone = document.getElementById("zone");
+    if (zone) zone.textContent = "times in " + Intl.DateTimeFormat().resolvedOptions().timeZone;
+    shown(document);
+    followOutput(document);
+  });
+  document.addEventListener("htmx:load", (event) => {
+    shown(event.detail.elt.parentElement || document);
+    const log = event.detail.elt.closest && event.detail.elt.closest(".log");
+    if (log && log.scrollHeight - log.scrollTop - log.clientHeight < 4000) log.scrollTop = log.scrollHeight;
+  });
+  // What changes something that cannot be undone asks first.
+  document.addEventListener("submit", (event) => {
+    const question = event.target.dataset.question;
+    if (question && !window.confirm(question)) event.preventDefault();
+  });
+})();
