@@ -64,6 +64,11 @@ class DirectoryWatch:
         self._woken = True
         self._rouse()
 
+    def wake_unwatched(self) -> None:
+        """The same where the kernel gives no watch, which would have noticed any change."""
+        if self._handle < 0:
+            self.wake()
+
     def close(self) -> None:
         """Let go of the watches."""
         if self._handle >= 0:

@@ -33,7 +33,8 @@ from hcloud.engine.outputs import UnitOutputs
 from hcloud.engine.unit import UnitDirectories, read_json
 from hcloud.engine.wire import PROTOCOL, stream_name
 
-REPORT_PAUSE_S = 0.02
+REPORT_PAUSE_S, HELD_S = 0.02, 0.2
+"""Pause before a report, in which more may change, and how long one may wait for another that is urgent."""
 POLL_S, HEARTBEAT_S = 1.0, 8.0
 RETRY_S, RETRY_CAP_S, ELSEWHERE_CAP_S = 0.2, 5.0, 1.0
 """Pauses before the next try; shorter where another gateway may be the one."""
@@ -197,10 +198,32 @@ class AgentLink:
     async def _report_changes(self) -> None:
         """Send a report now, and again whenever something changed; say that we live when nothing did for long."""
         while True:
-            report = self._host.report()
+            report = await self._next_report()
             for part in self._parts(report):
                 await self._outgoing.put(pb.FromAgent(report=part))
             await self._next_change(report["preempt_at"])
+
+    async def _next_report(self) -> dict[str, Any]:
+        """Return a report that is urgent, or after HELD_S another one: most of those are followed by an urgent one."""
+        held_until = time.monotonic() + HELD_S
+        while True:
+            report = self._host.report()
+            left_s = held_until - time.monotonic()
+            if left_s <= 0 or self._is_urgent(report) or not self._number:
+                return report
+            await self._changes.wait(self._host.live_paths(), left_s, [self._host.notice_file.parent])
+            await asyncio.sleep(REPORT_PAUSE_S)
+
+    def _is_urgent(self, report: Mapping[str, Any]) -> bool:
+        """Return whether a unit began to run or ended, or something of the machine changed."""
+        begun = (each for each in report["units"] if each["state"] != "starting")
+        return any(self._states.get(each["id"]) != each["state"] for each in begun) or (
+            self._machine != self._machine_of(report)
+        )
+
+    @staticmethod
+    def _machine_of(report: Mapping[str, Any]) -> bytes:
+        return _document({"isolation": report["isolation"], "preempt_at": report["preempt_at"]})
 
     async def _renew(self) -> None:
         """Ask for a new certificate when it is time; the present one stays valid for long."""
@@ -212,15 +235,14 @@ class AgentLink:
     def _parts(self, report: dict[str, Any]) -> Iterator[Any]:
         """Yield what changed since the last report, in parts of bounded size; nothing if nothing did."""
         units = {each["id"]: _document(each) for each in report["units"]}
-        machine = _document({"isolation": report["isolation"], "preempt_at": report["preempt_at"]})
+        machine = self._machine_of(report)
         changed = [(name, document) for name, document in units.items() if self._sent.get(name) != document]
         gone = [name for name in self._sent if name not in units]
         if not changed and not gone and machine == self._machine:
             return
-        states = {each["id"]: each["state"] for each in report["units"]}
-        urgent = states != self._states or machine != self._machine
+        urgent = self._is_urgent(report)
         self._sent, self._machine, self._number = units, machine, self._number + 1
-        self._states = states
+        self._states = {each["id"]: each["state"] for each in report["units"]}
         for first in range(0, max(1, len(changed)), UNITS_PER_PART):
             part, last = changed[first : first + UNITS_PER_PART], first + UNITS_PER_PART >= len(changed)
             yield pb.Report(
@@ -272,7 +294,7 @@ class AgentLink:
             request["content"] = command.content
         answer = await self._host.call(request)
         content = answer.pop("content", None)
-        self._changes.wake()
+        self._changes.wake_unwatched()
         await self._outgoing.put(
             pb.FromAgent(answer=pb.Answer(number=command.number, document=_document(answer), content=content))
         )

@@ -28,7 +28,7 @@ READONLY_FILES = (
 )  # fmt: skip
 COPIED_FILES_MAX, COPIED_BYTES_MAX = 100, 1 << 20
 """Directories with more are mounted."""
-LOOKED_AT_EVERY_S = 1.0
+LOOKED_AT_EVERY_S = 5.0
 _OWN = ("etc", "proc", "dev", "job", "tmp", "home/job")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -47,6 +48,10 @@ GATEWAY_SHARE = 0.4
 """The share of the time for answers that the gateway itself gets where it answers without asking agents."""
 FACTS_KEPT_S = 5.0
 """For so long after an observation its facts are stated without another one."""
+FORGET_EVERY_S = 0.5
+"""Ended units are forgotten by machine at most so often: none of them matters any more."""
+ADMIT_AGAIN_SHARE = 0.1
+"""The same list of machines is stated again after this share of the time for which a daemon counts as leading."""
 LEAD_S = 3.0
 """So long after its last cycle a daemon still counts as leading, so that its agents stay."""
 OUTPUTS_PIECE_BYTES = 2 << 20
@@ -82,6 +87,9 @@ class GatewayRunner:
         self._calls = Calls(self._wire, seconds["call_timeout_s"], seconds["answer_within_s"], self._stirred.set)
         self._lead_s = seconds["lead_s"]
         self._admitted: Sequence[AdmittedMachine] | None = None
+        self._admitted_at = 0.0
+        self._forgetting: dict[UnitId, InstanceId] = {}
+        self._forgot_at = -math.inf
         self._lock = threading.Lock()
         self._epoch, self._until = "", 0
         self._observing: _Reply | None = None
@@ -101,7 +109,10 @@ class GatewayRunner:
     def admit(self, machines: Sequence[AdmittedMachine]) -> None:
         """Let the workers of these instances connect, and no others; the list is sent where it is not known."""
         with self._lock:
-            within_s = GATEWAY_SHARE * self._calls.within_s
+            within_s, now = GATEWAY_SHARE * self._calls.within_s, time.monotonic()
+            if machines == self._admitted and now < self._admitted_at + ADMIT_AGAIN_SHARE * self._lead_s:
+                return
+            self._admitted_at = now
             try:
                 if (
                     machines == self._admitted
@@ -152,6 +163,7 @@ class GatewayRunner:
 
         While the gateway takes its time, the view before is returned, and after OBSERVE_TIMEOUT_S an unreachable one.
         """
+        self._forget_due()
         with self._lock:
             self._calls.begin_round()
             # Looked up first: what is observed then is newer than these answers.
@@ -177,6 +189,7 @@ class GatewayRunner:
         now = time.monotonic()
         if reply.epoch != self._epoch:
             self._reports.clear()
+            self._admitted = None  # another gateway, which may not know the machines
         self._epoch, illegible = reply.epoch, self._read(reply.reports)
         if not illegible:  # else they are told again
             self._until = reply.until
@@ -319,7 +332,16 @@ class GatewayRunner:
         return frozenset(name for name, answer in answers if answer is not None and "renewed" in answer)
 
     def forget(self, units: Mapping[UnitId, InstanceId]) -> None:
-        """Delete the directories of ended units. Best effort."""
+        """Delete the directories of ended units, soon. Best effort."""
+        with self._lock:
+            self._forgetting.update(units)
+        self._forget_due()
+
+    def _forget_due(self) -> None:
+        with self._lock:
+            if not self._forgetting or time.monotonic() < self._forgot_at + FORGET_EVERY_S:
+                return
+            units, self._forgetting, self._forgot_at = self._forgetting, {}, time.monotonic()
         by_instance: dict[InstanceId, list[UnitId]] = {}
         for unit, instance_id in units.items():
             by_instance.setdefault(instance_id, []).append(unit)

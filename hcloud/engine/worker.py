@@ -10,6 +10,7 @@ from __future__ import annotations
 import fcntl
 import gc
 import json
+import math
 import os
 import selectors
 import signal
@@ -36,6 +37,8 @@ from hcloud.engine.wire import unit_from_wire
 from hcloud.provider import UnitSpec
 
 TICK_S = 0.5
+CLEAN_UP_EVERY_S = 1.0
+"""Files of forgotten units are deleted at most so often, by a process for all of them."""
 LINK_PAUSE_S, LINK_PAUSE_CAP_S, LINK_STEADY_S = 0.2, 5.0, 30.0
 GRACE_MARGIN_S = 5.0
 OPEN_FILES = 4096
@@ -106,6 +109,7 @@ class WorkerSupervisor:
         self._archives.mkdir(mode=0o700, exist_ok=True)
         self._roots = PreparedRoots(bootstrap.state_dir, bootstrap.readonly_paths)
         self._forgetting: set[str] = set()
+        self._has_forgotten, self._cleaned_at = False, -math.inf
         self._fences_due_at = time.monotonic()
         self._live: set[str] = {unit.id for unit in self._units if not unit.ended}
         self._selector = selectors.DefaultSelector()
@@ -115,6 +119,8 @@ class WorkerSupervisor:
         self._link_started = 0.0
         self._link_pause_s = LINK_PAUSE_S
         self._ended = False
+        self._is_cold = False
+        """Whether a keeper is about to move a process into a group."""
         self._expires_at, self._lease_until = self._remembered_renewal()
         self._boot_id = boot_id()
         self._operations: Mapping[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
@@ -238,6 +244,9 @@ class WorkerSupervisor:
             except OSError:
                 self._drop_link()
                 return
+        if self._is_cold:  # while keepers prepare, but after answers
+            self._is_cold = False
+            warm_up(self._isolation.cgroup)
 
     def _answer(self, request: dict[str, Any]) -> dict[str, Any]:
         try:
@@ -289,9 +298,8 @@ class WorkerSupervisor:
             keeper.keep(unit, lock, spec, uid, self._bootstrap, self._isolation, self._profile, prepared)
         os.close(lock)
         self._live.add(spec.id)
-        # Both while the keeper prepares:
-        self._units.sync()
-        warm_up(self._isolation.cgroup)
+        self._units.sync()  # while the keeper prepares
+        self._is_cold = True
         return {"started": "now"}
 
     def _free_uid(self) -> int:
@@ -354,8 +362,10 @@ class WorkerSupervisor:
     def _forget_ended(self) -> None:
         done = {unit_id for unit_id in self._forgetting if self._units.forget(unit_id)}
         self._forgetting -= done
-        if not done:
+        self._has_forgotten = self._has_forgotten or bool(done)
+        if not self._has_forgotten or time.monotonic() < self._cleaned_at + CLEAN_UP_EVERY_S:
             return
+        self._has_forgotten, self._cleaned_at = False, time.monotonic()
         # Deleting a large tree takes long; the loop must not wait for it.
         pid = os.fork()
         if pid == 0:

@@ -73,6 +73,16 @@ def test_samples_are_no_news(watch: Watch) -> None:
     watch.runner.stop({busy.id: NAME}, cause=None)
 
 
+def test_a_unit_that_is_forgotten_is_no_news(watch: Watch) -> None:
+    ended = unit("true")
+    watch.runner.start([ended])
+    watch.ended(ended)
+    without_news(watch.runner)
+    watch.runner.forget({ended.id: NAME})
+    wait_until(lambda: watch.report(ended) is None, PATIENCE_S)
+    assert not watch.runner.await_news(0.1)
+
+
 def test_a_gateway_that_is_away_says_so_and_is_news_when_it_is_back(site: Site, watch: Watch) -> None:
     assert isinstance(watch.runner, NewsSource)
     without_news(watch.runner)
