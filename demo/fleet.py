@@ -13,8 +13,9 @@ from functools import partial
 from pathlib import Path
 from typing import cast
 
+from hcloud.plots import to_svg
 from hcloud.report.table import share_pct
-from hcloud.simulator.charts import allocation_svg
+from hcloud.simulator.charts import allocation_figure
 from hcloud.simulator.clouds import reserved_for
 from hcloud.simulator.clusters import make_experiment
 from hcloud.simulator.outcome import SimulationResult, outcome_of
@@ -105,12 +106,11 @@ def verdict(simple: SimulationResult, mission: SimulationResult) -> str:
 
 def picture(outcomes: Sequence[SimulationResult]) -> str:
     """Return vCPUs paid and used over the day under each policy as SVG, with its cost and met targets."""
-    return allocation_svg(
-        [
-            replace(each, name=f"{each.name}, {_usd(each.cost_usd)}, {_pct(each.target_met_pct)} of targets")
-            for each in outcomes
-        ]
-    )
+    named = [
+        replace(each, name=f"{each.name}, {_usd(each.cost_usd)}, {_pct(each.target_met_pct)} of targets")
+        for each in outcomes
+    ]
+    return to_svg(allocation_figure(named))
 
 
 def _usd(usd: float) -> str:

@@ -20,11 +20,19 @@ from hcloud.cli.history import Recorded
 from hcloud.cli.output import WholeRange, console, price_age, write_json
 from hcloud.cli.signals import exit_on_signal
 from hcloud.core.errors import BadInput, SimulationStalled
+from hcloud.plots import require_matplotlib, to_svg
 from hcloud.report import ReportTable
 from hcloud.report.spending_accounts import with_accounts_below
 from hcloud.report.table import Row, Value, share_pct
 from hcloud.simulator.bound import Bound
-from hcloud.simulator.charts import allocation_svg, cost_svg, fullness_svg, limits_svg, performance_svg, waits_svg
+from hcloud.simulator.charts import (
+    allocation_figure,
+    cost_figure,
+    fullness_figure,
+    means_figure,
+    performance_figure,
+    waits_figure,
+)
 from hcloud.simulator.optimality import distance, peer_comparison, run_times_s
 from hcloud.simulator.outcome import SimulationResult, comparison, outcome_of
 from hcloud.simulator.pool import in_order, open_pool
@@ -141,8 +149,8 @@ EXIT_INCOMPLETE = 1
 """Exit code if one of several policies could not be simulated to its end, or could never run some jobs."""
 BILLED = "as billed"
 """Name of the row of what was really paid."""
-TARGETS = "targets.svg"
-"""The only chart that not every run draws."""
+_FORMER_CHART = "targets.svg"
+"""Earlier versions drew targets apart from costs; one that is left would be mistaken for a chart of this run."""
 Watch = Callable[[Progress], object]
 
 
@@ -205,9 +213,11 @@ def compare(seeds: Seeds, settings_with: Callable[[int], Sequence[Setting]], opt
     Returns the exit code: ``EXIT_INCOMPLETE`` if one of several policies did not run all jobs that others ran.
 
     Raises:
-        BadInput: the results directory is not writable.
+        BadInput: the results directory is not writable, or pictures for it cannot be drawn.
         SimulationStalled: no policy could be simulated to its end.
     """
+    if options.out is not None:
+        require_matplotlib()
     first = settings_with(seeds.every[0])
     with results_folder(options.out, f"--out {options.out}"):
         workload = first[0].workload
@@ -376,13 +386,8 @@ def _repeated(place: int, trials: Mapping[int, Trial]) -> Repeated:
 
 def _charts_of_means(completed: Sequence[Repeated], first: Sequence[SimulationResult]) -> dict[str, Callable[[], str]]:
     """Return functions that draw charts, by file name: means of all seeds, and time series of the first."""
-    met = mean_targets(completed)
-    charts: dict[str, Callable[[], str]] = {
-        "cost.svg": partial(limits_svg, "cost in USD, mean of all seeds", mean_costs(completed)),
-    }
-    if met:
-        charts[TARGETS] = partial(limits_svg, "targets met in %, mean of all seeds", met)
-    return {**_charts(first), **charts}
+    means = means_figure(mean_costs(completed), mean_targets(completed))
+    return {**_charts(first), "cost.svg": lambda: to_svg(means)}
 
 
 # -------------------------------------------------------------------------------------------------------------- output
@@ -494,13 +499,17 @@ def _series(outcome: SimulationResult) -> dict[str, Any]:
 def _charts(outcomes: Sequence[SimulationResult]) -> dict[str, Callable[[], str]]:
     """Return functions that draw charts, by file name."""
     charts = {
-        "allocation.svg": allocation_svg,
-        "fullness.svg": fullness_svg,
-        "cost.svg": cost_svg,
-        "performance.svg": performance_svg,
-        "waits.svg": waits_svg,
+        "allocation.svg": allocation_figure,
+        "fullness.svg": fullness_figure,
+        "cost.svg": cost_figure,
+        "performance.svg": performance_figure,
+        "waits.svg": waits_figure,
     }
-    return {name: partial(draw, outcomes) for name, draw in charts.items()}
+
+    def drawn(name: str) -> str:
+        return to_svg(charts[name](outcomes))
+
+    return {name: partial(drawn, name) for name in charts}
 
 
 def _write_files(
@@ -511,8 +520,7 @@ def _write_files(
         "outcome.csv": table.to_csv(),
         **{name: draw() for name, draw in charts.items()},
     }
-    if TARGETS not in contents:  # a chart of an earlier run would be mistaken for one of this run
-        (folder / TARGETS).unlink(missing_ok=True)
+    (folder / _FORMER_CHART).unlink(missing_ok=True)
     _write_all({folder / name: text for name, text in contents.items()})
     for name in contents:
         click.echo(f"wrote {folder / name}", err=True)

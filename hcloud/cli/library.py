@@ -15,7 +15,8 @@ from hcloud.cli.output import console, format_option, table, write_csv, write_js
 from hcloud.config import find_config, home_dir, load_config, package_data
 from hcloud.config.profiles import IMPORTED, library_profiles, load_profiles, profile_yaml, write_profile
 from hcloud.core.errors import BadInput, ConfigError, NotFound
-from hcloud.profiler.profile_charts import svg
+from hcloud.plots import check_picture, write
+from hcloud.profiler.profile_charts import profile_figure
 
 LIST_COLUMNS = ("name", "group", "program", "provider", ">cells", "measured", "from")
 CELL_COLUMNS = ("question", "column", ">value", ">low", ">high", ">runs", "unit")
@@ -74,7 +75,9 @@ def _list_row(file: Path, profile: ReferenceProfile) -> dict[str, Any]:
 
 @click.command()
 @click.argument("name")
-@click.option("--picture", type=click.Path(path_type=Path, dir_okay=False), help="Write a chart to this file (SVG).")
+@click.option(
+    "--picture", type=click.Path(path_type=Path, dir_okay=False), help="Write a picture to this file (SVG, PNG or PDF)."
+)
 @format_option
 def show(name: str, picture: Path | None, form: str) -> None:
     """Show the measurements of one program with their 95 % limits, and how and where they were made.
@@ -82,9 +85,11 @@ def show(name: str, picture: Path | None, form: str) -> None:
     NAME is a profile of the library or a file. --picture draws performance by size, tolerated and caused interference,
     and the sensitivity to every source of interference.
     """
+    if picture is not None:
+        check_picture(picture)
     profiles = _named_or_file(name)
     if picture is not None:
-        picture.write_text(svg(profiles[-1]), encoding="utf-8")
+        write(profile_figure(profiles[-1]), picture)
         click.echo(f"wrote {picture}", err=True)
     if form == "json":
         documents = [document(profile) for profile in profiles]

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
 import click
 
 from hcloud.cli.arguments import moment_of
-from hcloud.cli.output import console, format_option, span, table, usd, write_json
+from hcloud.cli.output import NamedPath, console, format_option, span, table, usd, write_json
 from hcloud.client.connection import Connection
+from hcloud.plots import check_picture, write
 from hcloud.report import REPORT_NAMES, Column, ReportTable
+from hcloud.report.charts import report_figure
 
 SINCE_HELP = "a duration before now (a bare number is in seconds), or a UTC date or time"
 GROUPINGS = ("job", "user", "tag:KEY", "pool", "market", "day")
@@ -33,9 +37,23 @@ GROUPINGS = ("job", "user", "tag:KEY", "pool", "market", "day")
     help=f"Start of the period: {SINCE_HELP}.",
 )
 @click.option("--until", metavar="1d|TIME", help="End of the period, as in --since (default: now).")
+@click.option(
+    "--plot",
+    "picture",
+    type=NamedPath(path_type=Path, dir_okay=False),
+    help="Draw the report to this file (.svg, .png or .pdf); cost with the targets met beside it.",
+)
 @format_option
 def report(
-    name: str, of: str | None, by: str | None, idle: str, zone: str, since: str | None, until: str | None, form: str
+    name: str,
+    of: str | None,
+    by: str | None,
+    idle: str,
+    zone: str,
+    since: str | None,
+    until: str | None,
+    picture: Path | None,
+    form: str,
 ) -> None:
     """Report on cost, jobs, machines and predictions, from the event log.
 
@@ -58,12 +76,19 @@ def report(
     run-times by history (known runs of the program), user, application or day. Running machines and unfinished jobs
     count up to now.
     """
+    if picture is not None:
+        check_picture(picture)
     options = {"since": since, "until": until}
     moments = {each: moment_of(value, f"--{each}", zone) for each, value in options.items() if value is not None}
     client = Connection()
     now = client.get("/v1/status")["now"] if moments else 0.0
     asked = {"of": of, "by": by, "zone": zone if zone != "UTC" else None, "idle": idle if idle != "separate" else None}
-    document = client.get(f"/v1/reports/{name}", **asked, **{each: at(now) for each, at in moments.items()})
+    period = {each: at(now) for each, at in moments.items()}
+    document = client.get(f"/v1/reports/{name}", **asked, **period)
+    if picture is not None:
+        beside = {**asked, **period, "idle": None}
+        targets = client.get("/v1/reports/performance", **beside) if name == "cost" else None
+        _draw(name, document, targets, picture)
     if form == "json":
         write_json(document)
         return
@@ -72,6 +97,12 @@ def report(
         click.echo(report_table.to_csv(), nl=False)
         return
     show(report_table)
+
+
+def _draw(name: str, document: Mapping[str, Any], targets: Mapping[str, Any] | None, picture: Path) -> None:
+    performance = None if targets is None else ReportTable.from_json(targets)
+    write(report_figure(name, ReportTable.from_json(document), performance), picture)
+    click.echo(f"wrote {picture}", err=True)
 
 
 def show(report_table: ReportTable) -> None:

@@ -1,4 +1,4 @@
-"""A validation as files: one table as JSON, CSV and Markdown, and an SVG chart."""
+"""A validation as files: one table as JSON, CSV and Markdown, and a picture."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ import io
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
-from xml.sax.saxutils import escape
+from typing import TYPE_CHECKING, Any
 
+from hcloud.plots import BLUE, RED, ROW_IN, name_rows, new_figure, to_svg
 from hcloud.profiler.validation import INTENSITIES, METER_UNITS, SourceValidation, Validation
 
-CELL_WIDTH, CELL_HEIGHT, LEFT, TOP = 74, 22, 170, 46
-PLOT_WIDTH = 90
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 WORST = 3.0  # slowdown drawn in the darkest colour
 
 
@@ -70,7 +71,7 @@ def write_files(validation: Validation, directory: Path) -> list[Path]:
         "sources.json": json.dumps(document(validation), indent=2) + "\n",
         "sources.csv": _csv(validation),
         "sources.md": _markdown(validation),
-        "sources.svg": svg(validation),
+        "sources.svg": to_svg(sources_figure(validation)),
     }
     for name, text in contents.items():
         (directory / name).write_text(text)
@@ -99,40 +100,31 @@ def _shown(value: object) -> str:
     return "-" if value is None else str(value)
 
 
-def svg(validation: Validation) -> str:
-    """Return slowdowns as a coloured matrix (rows: sources, columns: victims), with pressure by intensity beside it."""
-    kinds = list(validation.noise)
-    width = LEFT + CELL_WIDTH * len(kinds) + PLOT_WIDTH + 40
-    height = TOP + CELL_HEIGHT * len(validation.measured) + 16
-    parts = [f'<text x="{LEFT}" y="16">slowdown at full intensity of a victim of</text>']
-    parts += [f'<text x="{LEFT + CELL_WIDTH * at + 4}" y="{TOP - 8}">{kind}</text>' for at, kind in enumerate(kinds)]
-    parts.append(f'<text x="{LEFT + CELL_WIDTH * len(kinds) + 20}" y="{TOP - 8}">pressure</text>')
-    for at, each in enumerate(validation.measured):
-        parts += _drawn_row(each, kinds, TOP + CELL_HEIGHT * at)
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" font-family="sans-serif" '
-        f'font-size="12"><rect width="100%" height="100%" fill="white"/>{"".join(parts)}</svg>\n'
-    )
-
-
-def _drawn_row(each: SourceValidation, kinds: list[str], top: int) -> Iterator[str]:
-    core = "same core" if each.shares_core else "other core"
-    yield f'<text x="4" y="{top + 15}">{escape(each.source.name)}<title>{core}</title></text>'
-    for at, kind in enumerate(kinds):
-        slowdown = each.slowdown[kind][100]
-        shade = round(255 - 175 * min(1.0, max(0.0, (slowdown - 1) / (WORST - 1))))
-        left = LEFT + CELL_WIDTH * at
-        yield (
-            f'<rect x="{left}" y="{top}" width="{CELL_WIDTH - 2}" height="{CELL_HEIGHT - 2}" '
-            f'fill="rgb(255,{shade},{shade})"/><text x="{left + 6}" y="{top + 15}">{slowdown:.2f}</text>'
-        )
-    yield _drawn_pressure(each, LEFT + CELL_WIDTH * len(kinds) + 20, top)
-
-
-def _drawn_pressure(each: SourceValidation, left: int, top: int) -> str:
-    most = max([*each.pressure.values(), 1e-9])
-    points = [(0, 0.0), *((at, each.pressure[at] / most) for at in INTENSITIES)]
-    line = " ".join(
-        f"{left + PLOT_WIDTH * at / 100:.1f},{top + (CELL_HEIGHT - 4) * (1 - level) + 1:.1f}" for at, level in points
-    )
-    return f'<polyline points="{line}" fill="none" stroke="steelblue" stroke-width="1.5"/>'
+def sources_figure(validation: Validation) -> Figure:
+    """Draw slowdowns as a coloured matrix (rows: sources, columns: victims), with pressure by intensity beside it."""
+    kinds, measured = list(validation.noise), validation.measured
+    figure = new_figure(1.6 + ROW_IN * 1.1 * len(measured), "Sources of interference on this machine")
+    slowdowns, pressures = figure.subplots(1, 2, sharey=True, width_ratios=(max(2, len(kinds)), 2))
+    for row, each in enumerate(measured):
+        for column, kind in enumerate(kinds):
+            slowdown = each.slowdown[kind][100]
+            shade = min(1.0, max(0.0, (slowdown - 1.0) / (WORST - 1.0)))
+            slowdowns.barh(row, 0.96, 0.9, left=column - 0.48, color=RED, alpha=0.05 + 0.85 * shade, linewidth=0)
+            slowdowns.text(
+                column, row, f"{slowdown:.2f}", ha="center", va="center", color="white" if shade > 0.6 else "black"
+            )
+        most = max([*each.pressure.values(), 1e-9])
+        at = [0, *INTENSITIES]
+        heights = [row + 0.45 - 0.9 * level for level in (0.0, *(each.pressure[one] / most for one in INTENSITIES))]
+        pressures.plot(at, heights, color=BLUE)
+        pressures.axhline(row + 0.45, color="#dddddd", linewidth=0.7)
+    slowdowns.set_xticks(range(len(kinds)), kinds)
+    slowdowns.set_xlim(-0.6, len(kinds) - 0.4)
+    slowdowns.set_title("slowdown (times) at full intensity, by victim")
+    slowdowns.grid(visible=False)
+    name_rows(slowdowns, [f"{each.source.name} ({'same' if each.shares_core else 'other'} core)" for each in measured])
+    pressures.set_xlim(0, 100)
+    pressures.set_xlabel("intensity, %")
+    pressures.set_title("pressure caused, of the most")
+    pressures.grid(visible=False, axis="y")
+    return figure

@@ -17,10 +17,11 @@ from hcloud.cli.main import main
 from hcloud.cli.output import FiniteRange, NamedPath, WholeRange, console
 from hcloud.cli.signals import exit_on_signal
 from hcloud.core.errors import BadInput, NoJobs
+from hcloud.plots import require_matplotlib
 from hcloud.simulator.scenarios import LEAST_HOURS, MOST_HOURS
 from hcloud.spec.validation import nearest
 from lab.papers import CHAPTERS, Figure, RunSize, run_figure
-from lab.papers.page import FigureResults, bars_svg, details, markdown
+from lab.papers.page import FigureResults, details, markdown, picture_svg
 from lab.papers.study import FinishedRuns, complete_results
 
 DOCUMENTATION_COMMAND = "python -m lab.papers --no-run"
@@ -39,6 +40,7 @@ DOCUMENTATION_COMMAND = "python -m lab.papers --no-run"
 @click.option("--scheduler", metavar="ADDRESS",
               help="Run simulations on the Dask cluster with this scheduler, such as tcp://10.0.0.5:8786.")  # fmt: skip
 @click.option("--run/--no-run", default=True, help="--no-run: only write the page from `results/`, of any size.")
+@click.option("--pictures/--no-pictures", default=True, help="--no-pictures: leave the pictures as they are.")
 @click.option("--out", type=NamedPath(path_type=Path, dir_okay=False), default=Path("results.md"), show_default=True,
               help="The page; charts, numbers and a page for each figure go to `results/` next to it.")  # fmt: skip
 def reproduce(
@@ -50,6 +52,7 @@ def reproduce(
     processes: int | None,
     scheduler: str | None,
     run: bool,
+    pictures: bool,
     out: Path,
 ) -> None:
     """Run the experiments of HCloud, Paragon, ARQ and Quasar and write one page with the results.
@@ -57,6 +60,8 @@ def reproduce(
     CHAPTERS selects chapters (default: all). Results of the same size in `results/` next to the page are reused, case
     by case and seed by seed, so an interrupted run can be resumed.
     """
+    if pictures:
+        require_matplotlib()
     size = RunSize(share=share, hours=hours, seeds=seeds)
     named = chapters or tuple(CHAPTERS)
     figures = {
@@ -76,7 +81,7 @@ def reproduce(
 
     command = _command(named, figure_names, size if run else None)
     with results_folder(folder, str(folder)):
-        shown, missing = _collect(figures, folder, numbers_of)
+        shown, missing = _collect(figures, folder, numbers_of, pictures=pictures)
     # Links work next to the documentation's pages, and in docs/results.md itself, which a copy must reproduce exactly.
     linked = (out.parent / "simulation.md").exists() or command == DOCUMENTATION_COMMAND
     _write_pages(shown, folder, linked=linked)
@@ -91,7 +96,11 @@ def _write_pages(shown: Mapping[str, Sequence[FigureResults]], folder: Path, *, 
 
 
 def _collect(
-    figures: Mapping[str, Sequence[Figure]], folder: Path, numbers_of: Callable[[Figure, Path], FigureResults | None]
+    figures: Mapping[str, Sequence[Figure]],
+    folder: Path,
+    numbers_of: Callable[[Figure, Path], FigureResults | None],
+    *,
+    pictures: bool,
 ) -> tuple[dict[str, list[FigureResults]], list[str]]:
     """Return results by chapter heading, with their charts written to ``folder``, and the names of figures without
     results."""
@@ -102,8 +111,8 @@ def _collect(
             missing.append(figure.name)
             continue
         shown.setdefault(CHAPTERS[name][0], []).append(part)
-        if figure.drawn:
-            (folder / f"{figure.name}.svg").write_text(bars_svg(figure, part[1]))
+        if figure.drawn and pictures:
+            (folder / f"{figure.name}.svg").write_text(picture_svg(figure, part[1]))
     return shown, missing
 
 

@@ -6,9 +6,10 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
-from hcloud.simulator.charts import limits_svg
+from hcloud.plots import to_svg
 from hcloud.simulator.scenarios import SCENARIOS
 from hcloud.simulator.seeds import Mean, mean_of
+from lab.papers.pictures import figure_picture
 from lab.papers.study import ENOUGH, Claim, Figure, Results, RunSize, Verdict, judge
 
 UNITS = {"_pct": "%", "_usd": "USD", "_s": "s"}
@@ -171,8 +172,6 @@ def _cell(runs: Sequence[Mapping[str, float]], name: str) -> str:
     return mean_of(values).text() + only if values else "-"
 
 
-def bars_svg(figure: Figure, found: Results) -> str:
-    """Return a chart of the figure's main number by case, with 95 % limits."""
-    name = figure.drawn
-    means = {label: mean_of([run[name] for run in runs if name in run] or [0.0]) for label, runs in found.items()}
-    return limits_svg(f"{figure.title}: {_head(figure.drawn)}", means)
+def picture_svg(figure: Figure, found: Results) -> str:
+    """Return the picture of a figure, as SVG: its main number by case, and its claims beside what is published."""
+    return to_svg(figure_picture(figure, found, _head(figure.drawn)))

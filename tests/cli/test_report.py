@@ -51,7 +51,7 @@ def test_every_report_is_shown(done: Shell) -> None:
     assert "search" in {line[0] for line in lines}
 
 
-def test_idle_cost_is_shared_and_days_are_of_the_zone_as_asked_for(done: Shell) -> None:
+def test_idle_cost_zones_and_focus_are_as_asked_for(done: Shell) -> None:
     separate = json.loads(done.run("report", "-o", "json")[0])
     shared = json.loads(done.run("report", "--idle", "share", "-o", "json")[0])
     assert "(idle)" in {row["user"] for row in separate["rows"]} - {row["user"] for row in shared["rows"]}
@@ -59,12 +59,11 @@ def test_idle_cost_is_shared_and_days_are_of_the_zone_as_asked_for(done: Shell) 
     assert "Asia/Tokyo" in done.run("report", "--by", "day", "--zone", "Asia/Tokyo")[0].splitlines()[0]
     _, err = done.run("report", "--zone", "Tokyo", exit_code=2)
     assert "no time zone 'Tokyo'" in err
-
-
-def test_focus_charges_are_csv_and_add_up_to_the_cost(done: Shell) -> None:
-    cost = json.loads(done.run("report", "cost", "-o", "json")[0])["total"]["cost_usd"]
+    _, err = done.run("report", "--plot", "cost.png")
+    assert err == "wrote cost.png\n" and (done.directory / "cost.png").read_bytes().startswith(b"\x89PNG")
+    assert "must end with .svg, .png or .pdf" in done.run("report", "--plot", "cost.gif", exit_code=2)[1]
     charges = csv.DictReader(io.StringIO(done.run("report", "focus")[0]))
-    assert sum(float(each["EffectiveCost"]) for each in charges) == pytest.approx(cost)
+    assert sum(float(each["EffectiveCost"]) for each in charges) == pytest.approx(separate["total"]["cost_usd"])
 
 
 def test_cost_equals_the_spend_ledger(done: Shell, deployment: Deployment) -> None:

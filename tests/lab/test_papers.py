@@ -11,7 +11,8 @@ from lab.papers import CHAPTERS, RunSize, ablations, fuller_servers, sensitiviti
 from lab.papers.clusters import scheduler
 from lab.papers.discounts import SUSTAINED, sustained_part
 from lab.papers.hybrid import strategy
-from lab.papers.page import PICTURED, bars_svg, details, markdown
+from lab.papers.page import PICTURED, details, markdown, picture_svg
+from lab.papers.pictures import figure_picture
 from lab.papers.study import (
     Case,
     Claim,
@@ -78,9 +79,8 @@ def test_figure_is_run_for_every_case_and_seed_and_written_as_a_page() -> None:
     spread = {label: [{"jobs": 4.0}, {"jobs": 6.0}] for label in found}
     reached = replace(FIGURE.claims[1], holds=lambda v: v < 4.0)
     assert judge(reached, spread)[1] is Verdict.HOLDS_WITHIN_LIMITS
-    picture = bars_svg(FIGURE, found)
-    assert "few jobs" in picture
-    assert picture.count("<rect") == 1 + len(CASES)
+    picture = picture_svg(FIGURE, found)
+    assert "few jobs" in picture and all(f">{case.label}<" in picture for case in CASES)
     assert complete_results(FIGURE, {**done, "paragon": {1: found["paragon"][1]}})["paragon"] == [found["paragon"][1]]
 
 
@@ -116,7 +116,25 @@ def test_page_marks_missing_numbers_and_partial_seeds() -> None:
     assert "| more | 1 | - | not read off these runs: run them again |" in page
     partial = replace(FIGURE, claims=(newer,), columns=("times_bound",))
     assert "| paragon | 2 (1 of 2 seeds) |" in details((partial, found, SMALL))
-    assert ">2</text>" in bars_svg(replace(FIGURE, drawn="times_bound"), found)
+    assert ">2</text>" in picture_svg(replace(FIGURE, drawn="times_bound"), found)
+
+
+def test_picture_has_each_published_effect_beside_ours_with_limits() -> None:
+    def claim(text: str, effect: Effect | None) -> Claim:
+        return Claim(text=text, published="", ours=lambda s: s["one"]["n"], effect=effect, unit="% cheaper")
+
+    claims = (claim("half", Effect(46.0)), claim("opposite", Effect(-4.0)), claim("unsized", None))
+    figure = replace(FIGURE, claims=claims, drawn="n")
+    drawn = figure_picture(figure, {"one": [{"n": 22.0}, {"n": 24.0}], "two": [{"n": 1.0}, {"n": 1.0}]}, "n")
+    cases, effects = drawn.axes
+    assert [bar.get_width() for bar in cases.patches] == [23.0, 1.0]
+    ours = [line for line in effects.lines if len(line.get_xdata()) == 1 and line.get_marker() in "o<>"]
+    assert [(float(line.get_xdata()[0]), line.get_marker()) for line in ours] == [(0.5, "o"), (-1.5, "<")]
+    published = [line for line in effects.lines if line.get_marker() == "D"]
+    assert [float(line.get_xdata()[0]) for line in published] == [1.0, 1.0]
+    words = " ".join(each.get_text() for each in effects.texts)
+    assert "published 46\n(% cheaper)" in words and "published -4" in words
+    assert [each.get_text() for each in effects.get_yticklabels()] == ["half", "opposite"]
 
 
 def test_case_with_undone_jobs_has_no_times_bound() -> None:

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from hcloud.profiler.source_charts import document, sentences, svg, write_files
+from hcloud.plots import to_svg
+from hcloud.profiler.source_charts import document, sentences, sources_figure, write_files
 from hcloud.profiler.sources import source_named
 from hcloud.profiler.validation import INTENSITIES, SourceValidation, Validation
 from tests.machine import needs_stress_ng
@@ -74,7 +75,9 @@ def test_files_hold_the_same_table_and_a_picture(tmp_path: Path) -> None:
     assert [row["slowdown_cpu"] for row in rows] == ["2.0", "1.9"]
     assert json.loads((tmp_path / "new/sources.json").read_text()) == document(found)
     assert "There is only one CPU." in (tmp_path / "new/sources.md").read_text()
-    ElementTree.fromstring(svg(found))
+    drawn = sources_figure(found)
+    ElementTree.fromstring(to_svg(drawn))
+    assert "2.00" in [each.get_text() for each in drawn.axes[0].texts]
 
 
 @needs_stress_ng

@@ -1,28 +1,26 @@
 """Tables and charts of simulations, from outcomes with distinct numbers."""
 
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from itertools import pairwise
+from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
 
-from hcloud.core.errors import HCloudError
+from hcloud.cli.compare import ComparisonOptions, Seeds, compare
+from hcloud.core.errors import BadInput, HCloudError
+from hcloud.plots import label, require_matplotlib, to_svg, write
 from hcloud.report.spending_accounts import Account, Spending
 from hcloud.simulator.charts import (
-    BOX_LEFT,
-    HEAT_COLOURS,
-    PLOT_HEIGHT,
-    PLOT_LEFT,
-    PLOT_WIDTH,
-    WIDTH,
-    allocation_svg,
-    cost_svg,
-    fullness_svg,
-    limits_svg,
-    performance_svg,
-    waits_svg,
+    allocation_figure,
+    cost_figure,
+    fullness_figure,
+    means_figure,
+    performance_figure,
+    waits_figure,
 )
 from hcloud.simulator.outcome import FailureReason, Series, SimulationResult, WaitReason, comparison
 from hcloud.simulator.performance import JobPerformance
@@ -110,57 +108,55 @@ def test_results_with_failed_planning_are_flagged_and_refused_as_a_figure() -> N
         numbers_of(failed)
 
 
-def texts(svg: str) -> list[str]:
-    return [each.text or "" for each in ElementTree.fromstring(svg).iter() if each.tag.endswith("text")]
+def texts(figure: Figure) -> list[str]:
+    """Return what can be read in a picture, as its SVG has it."""
+    drawn = ElementTree.fromstring(to_svg(figure))
+    return [each.text or "" for each in drawn.iter() if each.tag.endswith("text")]
 
 
-def points(svg: str, tag: str) -> list[list[tuple[float, float]]]:
-    found = re.findall(rf'<{tag} points="([^"]+)"', svg)
-    return [[(float(x), float(y)) for x, y in (pair.split(",") for pair in each.split())] for each in found]
+def bars(axes: Axes) -> list[tuple[float, float, float]]:
+    """Return row, start and length of each bar."""
+    found = [each for each in axes.patches if isinstance(each, Rectangle)]
+    return [(round(each.get_y() + 0.3, 6), each.get_x(), each.get_width()) for each in found]
 
 
-def test_bars_are_as_long_as_costs_and_say_them() -> None:
-    drawn = cost_svg([SEEN, DEAR])
-    bars = [tuple(map(float, each)) for each in re.findall(r'<rect x="([\d.]+)" y="(\d+)" width="([\d.]+)"', drawn)]
-    assert bars == [(220.0, 34.0, 50.0), (270.0, 34.0, 150.0), (220.0, 64.0, 50.0), (270.0, 64.0, 350.0)]
-    assert texts(drawn)[1:] == ["seen", "$4.00, 81.0 %", "<dear>", "$8.00"]
+def test_bars_are_as_long_as_costs_and_targets_stand_beside_them() -> None:
+    figure = cost_figure([SEEN, DEAR])
+    costs, targets = figure.axes
+    assert bars(costs) == [(0.0, 0.0, 1.0), (1.0, 0.0, 1.0), (0.0, 1.0, 3.0), (1.0, 1.0, 7.0)]
+    assert (costs.get_xlabel(), targets.get_xlabel()) == ("cost, USD", "targets met, %")
+    assert [line.get_xdata()[0] for line in targets.lines if line.get_marker() == "o"] == [81.0]
+    assert {"seen", "<dear>", "$4.00", "$8.00", "81.0 %", "no job has a target", "metered"} <= set(texts(figure))
+
+
+def test_costs_without_any_target_stand_alone() -> None:
+    assert len(cost_figure([replace(SEEN, target_met_pct=None)]).axes) == 1
 
 
 def test_areas_stand_on_each_other_and_all_outcomes_on_one_scale() -> None:
-    drawn = allocation_svg([SEEN, DEAR])
-    reserved, spot, *_ = points(drawn, "polygon")
-    left, middle, right = PLOT_LEFT, PLOT_LEFT + PLOT_WIDTH / 2, PLOT_LEFT + PLOT_WIDTH
-    bottom = max(y for _, y in reserved)
-    two = bottom - PLOT_HEIGHT * 2 / 8
-    assert reserved == [(left, two), (middle, two), (right, two), (right, bottom), (middle, bottom), (left, bottom)]
-    assert spot == [
-        (left, two), (middle, bottom - PLOT_HEIGHT), (right, two), (right, two), (middle, two), (left, two),
-    ]  # fmt: skip
-    held = points(drawn, "polyline")[0]
-    assert held == [(left, bottom), (middle, bottom - PLOT_HEIGHT / 2), (right, two)]
-    assert {"8", "0", "2.0 h", "reserved", "spot", "<dear>: vCPUs up (areas) and held by jobs (line)"} <= set(
-        texts(drawn)
-    )
+    figure = allocation_figure([SEEN, DEAR])
+    first, second = figure.axes
+    reserved, spot = (area.get_paths()[0].vertices for area in first.collections)
+    assert {(x, y) for x, y in reserved.tolist()} == {(0.0, 0.0), (60.0, 0.0), (120.0, 0.0), (0.0, 2.0), (60.0, 2.0),
+                                                      (120.0, 2.0)}  # fmt: skip
+    assert max(y for _, y in spot.tolist()) == 8.0
+    assert list(first.lines[0].get_ydata()) == [0.0, 4.0, 2.0]
+    assert first.get_ylim() == second.get_ylim() and first.get_xlim() == second.get_xlim()
+    assert {"reserved", "spot", "<dear>", "vCPUs", "time, minutes"} <= set(texts(figure))
 
 
 def test_waits_grow_to_the_right_by_their_logarithm() -> None:
-    drawn = waits_svg([SEEN])
-    line, _legend = points(drawn, "polyline")
-    places = {round(254 - y): x for x, y in line}
-    assert places[0] == PLOT_LEFT  # half a second, or none, stands at one second
-    assert places[110] == pytest.approx(PLOT_LEFT + PLOT_WIDTH / 2)  # the median, 10 s of at most 100 s
-    assert places[220] == PLOT_LEFT + PLOT_WIDTH
-    assert [each for each in texts(drawn) if each.endswith(" s")] == ["1 s", "10 s", "60 s"]
-
-
-def test_labels_of_waits_do_not_run_into_each_other() -> None:
-    at = {text: float(y) for y, text in re.findall(r'<text x="8" y="([\d.]+)">(\d+%)<', waits_svg([SEEN]))}
-    assert list(at) == ["0%", "50%", "95%", "100%"]
-    assert min(upper - lower for upper, lower in pairwise(at.values())) >= 12  # the size of the letters
+    figure = waits_figure([SEEN])
+    [axes] = figure.axes
+    waits, shares = axes.lines[0].get_data()
+    found = {round(float(share)): float(wait) for wait, share in zip(waits, shares, strict=True)}
+    assert (found[0], found[50], found[100]) == (1.0, 10.0, 100.0)  # half a second, or none, stands at one second
+    assert axes.get_xscale() == "log"
+    assert [each for each in texts(figure) if each in ("1 s", "10 s", "1 min", "10 min")] == ["1 s", "10 s", "1 min"]
 
 
 def test_performance_chart_without_targets_says_so() -> None:
-    assert "no job has a target" in texts(performance_svg([replace(SEEN, performance=())]))
+    assert "no job has a target" in texts(performance_figure([replace(SEEN, performance=())]))
 
 
 def life(since_s: float, until_s: float, market: str = "on_demand", vcpus: float = 4.0) -> MachineLifetime:
@@ -197,74 +193,82 @@ def test_thousands_of_machines_share_rows_in_launch_order() -> None:
 def test_fuller_machines_are_drawn_darker() -> None:
     half = [Hold(machine="a", vcpus=2.0, since_s=0, until_s=60), Hold(machine="a", vcpus=4.0, since_s=60, until_s=90)]
     seen = replace(SEEN, fullness=utilisation_of({"a": life(0, 100)}, half, 120.0))
-    drawn = fullness_svg([seen, DEAR])
-    cells = re.findall(r'<rect x="([\d.]+)" y="[\d.]+" width="([\d.]+)" height="150.00" fill="(#\w+)" shape', drawn)
-    wide = PLOT_WIDTH / COLUMNS
-    places = [(float(x), float(width), HEAT_COLOURS.index(colour)) for x, width, colour in cells]
-    assert places == [
-        (pytest.approx(PLOT_LEFT, abs=0.1), pytest.approx(60 * wide, abs=0.1), 5),
-        (pytest.approx(PLOT_LEFT + 60 * wide, abs=0.1), pytest.approx(30 * wide, abs=0.1), 9),
-        (pytest.approx(PLOT_LEFT + 90 * wide, abs=0.1), pytest.approx(10 * wide, abs=0.1), 0),
-    ]
-    assert {"seen: 1 machine, in launch order", "<dear>: 0 machines, in launch order", "on-demand"} <= set(texts(drawn))
+    figure = fullness_figure([seen, DEAR])
+    [image] = figure.axes[0].images
+    row = image.get_array()[0]
+    shares = {float(part) for part in row.compressed()}
+    assert shares == {0.5, 1.0, 0.0} and row.mask.any()  # white where it was not up
+    assert int((row.filled(-1.0) == 0.5).sum()) == pytest.approx(COLUMNS / 2, abs=1)
+    assert {"seen: 1 machine", "<dear>: 0 machines", "on-demand", "100 %"} <= set(texts(figure))
 
 
 def test_boxes_span_half_of_the_jobs_and_whiskers_nine_tenths() -> None:
-    drawn = performance_svg([SEEN, replace(DEAR, performance=())])
-    assert [each for each in texts(drawn) if "," in each][1:] == ["seen, batch"]
-    wide, most = WIDTH - BOX_LEFT - 60, 1.07
-
-    def at(performance: float) -> str:
-        return f"{BOX_LEFT + wide * performance / most:.1f}"
-
-    (whiskers,) = re.findall(r'<line x1="([\d.]+)" y1="50" x2="([\d.]+)" y2="50"', drawn)
-    assert whiskers == (at(0.53), at(1.07))
-    ((left, width),) = re.findall(r'<rect x="([\d.]+)" y="40" width="([\d.]+)"', drawn)
-    assert (left, width) == (at(0.65), f"{wide * 0.3 / most:.1f}")
-    assert f'<line x1="{at(0.8)}" y1="40"' in drawn
-    assert f'<circle cx="{at(0.8)}"' in drawn
+    figure = performance_figure([SEEN, replace(DEAR, performance=())])
+    [axes] = figure.axes
+    whiskers, median, dot, _ideal = ([round(float(x), 6) for x in line.get_xdata()] for line in axes.lines)
+    assert (whiskers, median, dot) == ([53.0, 107.0], [80.0, 80.0], [80.0])
+    assert bars(axes) == [(0.0, pytest.approx(65.0), pytest.approx(30.0))]
+    assert "seen, batch" in texts(figure)
 
 
-@pytest.mark.parametrize("draw", [allocation_svg, cost_svg, fullness_svg, performance_svg, waits_svg])
+ALL = [allocation_figure, cost_figure, fullness_figure, performance_figure, waits_figure]
+
+
+@pytest.mark.parametrize("draw", ALL)
 def test_long_names_leave_room_for_what_is_drawn_and_keep_their_ends(
-    draw: Callable[[Sequence[SimulationResult]], str],
+    draw: Callable[[Sequence[SimulationResult]], Figure],
 ) -> None:
     names = [f"{'<long> ' * 20}(nightly/{end}.yaml)" for end in ("one", "two")]
     told = [text for text in texts(draw([replace(SEEN, name=name) for name in names])) if "<long>" in text]
     assert len(told) == 2 and all(each.startswith("<long> ") for each in told)
     assert "one.yaml)" in told[0] and "two.yaml)" in told[1]
-    assert max(len(each) for each in told) < 135 and (draw in (allocation_svg, fullness_svg) or len(told[0]) < 40)
+    assert max(len(each) for each in told) < 135 and (draw in (allocation_figure, fullness_figure) or len(told[0]) < 48)
 
 
-@pytest.mark.parametrize("draw", [allocation_svg, cost_svg, fullness_svg, performance_svg, waits_svg])
-def test_names_of_wide_letters_take_no_more_room_than_others(draw: Callable[[Sequence[SimulationResult]], str]) -> None:
-    plain, wide = ("ab" * 200 + "yz", "\u590f\uff21" * 200 + "yz")
-    kept, told = (
-        next(text for text in texts(draw([replace(SEEN, name=name)])) if "yz" in text) for name in (plain, wide)
-    )
-    letters = sum(letter in wide[:2] for letter in told)
-    assert letters > 2 and told.startswith(wide[0])
-    assert len(kept) - 2 <= len(told) + letters <= len(kept)
+def test_names_are_cut_by_their_width_and_hold_nothing_that_changes_the_text_around() -> None:
+    assert label("\u590f" * 22) == "\u590f" * 22
+    assert label("\u590f" * 23) == "\u590f" * 10 + "\u2026" + "\u590f" * 11
+    assert label("a\u202eb\x1b[1m") == "a?b?[1m"
+    assert "$x^2$ & <b>" in texts(cost_figure([replace(SEEN, name="$x^2$ & <b>")]))
 
 
-def test_name_of_wide_letters_that_fits_is_kept() -> None:
-    fits, longer = ("\u590f" * count for count in (15, 16))  # 31 characters of 6.5 fit before a bar of costs
-    assert fits in texts(cost_svg([replace(SEEN, name=fits)]))
-    assert longer not in texts(cost_svg([replace(SEEN, name=longer)]))
-
-
-def test_cost_labels_have_the_digits_of_tables_and_no_dash_without_targets() -> None:
+def test_cost_labels_have_the_digits_of_tables() -> None:
     cheap = replace(SEEN, committed_usd=0.0, metered_usd=0.00102, target_met_pct=None)
-    told = texts(cost_svg([SEEN, cheap, replace(cheap, metered_usd=0.0)]))
-    assert [text for text in told if text.startswith("$")] == ["$4.00, 81.0 %", "$0.0010", "$0.00"]
+    told = texts(cost_figure([SEEN, cheap, replace(cheap, metered_usd=0.0)]))
+    assert [text for text in told if text.startswith("$")] == ["$4.00", "$0.0010", "$0.00"]
 
 
-def test_bars_of_long_names_begin_behind_them() -> None:
-    (label,) = (text for text in texts(limits_svg("cost", {"n" * 200: Mean(value=1.0, half_width=0.1)})) if "n" in text)
-    assert len(label) == 38
+def test_means_are_drawn_with_their_limits_and_said() -> None:
+    means = {"a": Mean(value=2.0, half_width=0.5), "b": Mean(value=3.0, half_width=None)}
+    figure = means_figure(means, {"a": Mean(value=98.0, half_width=4.0)})
+    costs, targets = figure.axes
+    assert [length for _, _, length in bars(costs)] == [2.0, 3.0]
+    [limits] = [each.get_segments() for each in costs.collections]
+    assert limits[0][:, 0].tolist() == [1.5, 2.5]
+    assert targets.collections[0].get_segments()[0][:, 0].tolist() == [94.0, 100.0]  # no share is above 100 %
+    assert {"$2 ±0.5", "$3", "98.0 %"} <= set(texts(figure))
 
 
-def test_short_simulations_are_labelled_in_seconds() -> None:
-    short = replace(SEEN, span_s=85.0)
-    for draw in (allocation_svg, fullness_svg):
-        assert "85 s" in texts(draw([short])) and "2.0 h" in texts(draw([SEEN]))
+def test_equal_pictures_are_equal_files_and_the_name_says_which_format(tmp_path: Path) -> None:
+    for name, begin in {"a.svg": b"<?xml", "a.png": b"\x89PNG", "a.pdf": b"%PDF"}.items():
+        for folder in (tmp_path / "one", tmp_path / "two"):
+            folder.mkdir(exist_ok=True)
+            write(cost_figure([SEEN]), folder / name)
+        one, two = ((tmp_path / each / name).read_bytes() for each in ("one", "two"))
+        assert one == two and one.startswith(begin)
+    with pytest.raises(BadInput, match=r"a.gif: a picture's name must end with .svg, .png or .pdf"):
+        write(cost_figure([SEEN]), tmp_path / "a.gif")
+
+
+def test_without_matplotlib_one_sentence_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hcloud.plots.find_spec", lambda name: None)
+    with pytest.raises(
+        BadInput, match=r"^pictures need matplotlib; install it with: pip install 'hcloud-daemon\[plots\]'$"
+    ):
+        require_matplotlib()
+    with pytest.raises(BadInput, match="pictures need matplotlib"):
+        compare(
+            Seeds(every=range(1, 2), processes=1),
+            lambda seed: [],
+            ComparisonOptions(form="table", out=Path("pictures")),
+        )
