@@ -152,6 +152,8 @@ BILLED = "as billed"
 _FORMER_CHART = "targets.svg"
 """Earlier versions drew targets apart from costs; one that is left would be mistaken for a chart of this run."""
 Watch = Callable[[Progress], object]
+PROGRESS = "HCLOUD_PROGRESS"
+"""Environment variable of programs that want to know how far a simulation is, as JSON objects on standard error."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -343,6 +345,9 @@ def _simulate(setting: Setting, folder: Path, watched: Callable[[Setting], Any] 
 
 @contextmanager
 def _progress(setting: Setting) -> Iterator[Watch]:
+    if os.environ.get(PROGRESS):
+        yield partial(_write_progress, setting)
+        return
     from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
     from rich.progress import Progress as Bar
 
@@ -358,6 +363,12 @@ def _progress(setting: Setting) -> Iterator[Watch]:
                 )
 
         yield watch
+
+
+def _write_progress(setting: Setting, progress: Progress) -> None:
+    if progress.cycles % 500 == 0:
+        done = {"policy": setting.policy.name, "ended": progress.ended, "jobs": len(setting.workload.arrivals)}
+        click.echo(json.dumps(done), err=True)
 
 
 # -------------------------------------------------------------------------------------------------------- several seeds

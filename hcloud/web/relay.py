@@ -39,7 +39,7 @@ _PASSED_BACK = frozenset(
         "x-accel-buffering",
     }
 )
-_SECTIONS = frozenset({"", "jobs", "machines", "applications", "money", "static", "live"})
+_SECTIONS = frozenset({"jobs", "machines", "applications", "money", "static", "live"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,7 +95,7 @@ class WebRelay:
             and urlsplit(origin).netloc != request.headers["host"]
         ):
             return _page(403, "Not allowed", "this form was sent by a page of another site")
-        if request.url.path == START_PATH:
+        if request.scope["path"] == START_PATH:
             return self._start(request)
         if not hmac.compare_digest(cookie_of(request.scope, self.cookie).encode(), self._session.encode()):
             return _page(401, "Not open to you", "open the address that 'hcloud web' printed; it works once")
@@ -115,8 +115,9 @@ class WebRelay:
         return response
 
     async def _answer(self, request: Request) -> Response:
-        if request.url.path.split("/", 2)[1] not in _SECTIONS:
-            return _page(404, "Not found", f"there is no page {request.url.path}")
+        path: str = request.scope["path"]
+        if path != "/" and path.split("/", 2)[1] not in _SECTIONS:
+            return _page(404, "Not found", f"there is no page {path}")
         body = b""
         async for piece in request.stream():
             body += piece

@@ -6,6 +6,7 @@ import hashlib
 import logging
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, quote, urlsplit
@@ -56,12 +57,14 @@ class StaticFile:
     media_type: str
 
 
+@cache
 def _static_files() -> dict[str, StaticFile]:
     folder = _HERE / "static"
     found = (each for each in folder.rglob("*") if each.suffix in _TYPES)
     return {each.relative_to(folder).as_posix(): StaticFile(each.read_bytes(), _TYPES[each.suffix]) for each in found}
 
 
+@cache
 def _environment(version: str) -> jinja2.Environment:
     made = jinja2.Environment(
         loader=jinja2.FileSystemLoader(_HERE / "templates"),
@@ -186,9 +189,9 @@ async def _check_form(request: Request) -> None:
     origin = request.headers.get("origin")
     if origin is not None and urlsplit(origin).netloc != request.headers.get("host", ""):
         raise Forbidden("this form was sent by a page of another site")
-    if request.headers.get("content-type", "").partition(";")[0].strip() != "application/x-www-form-urlencoded":
+    body, kind = await request.body(), request.headers.get("content-type", "").partition(";")[0].strip()
+    if body and kind != "application/x-www-form-urlencoded":
         raise BadInput("a form is sent as application/x-www-form-urlencoded")
-    body = await request.body()
     if len(body) > FORM_BYTES_MAX:
         raise BadInput(f"the form has more than {FORM_BYTES_MAX} bytes")
     try:

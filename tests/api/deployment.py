@@ -13,6 +13,7 @@ from starlette.testclient import TestClient
 from starlette.types import Receive, Scope, Send
 
 from hcloud.api import ApiContext, ApiServer, DaemonStatus, SocketPeer, build_app, serve
+from hcloud.api.auth import Pages
 from hcloud.api.telemetry import Telemetry
 from hcloud.api.tokens import TokenFile
 from hcloud.config import ApiSettings, Config
@@ -195,11 +196,11 @@ class Deployment:
         return Config(owner=OWNER, state_dir=self.home, run_dir=self.home / "run", api=ApiSettings(**api))
 
     @contextmanager
-    def served(self, **api: Any) -> Iterator[ApiServer]:
+    def served(self, *, pages: Pages | None = None, **api: Any) -> Iterator[ApiServer]:
         """A real server on a real socket."""
         config = self.config(**api)
         tcp = config.api.tcp
-        server = serve(self.context, config, TokenFile(tcp.tokens_file) if tcp is not None else None)
+        server = serve(self.context, config, TokenFile(tcp.tokens_file) if tcp is not None else None, pages)
         try:
             yield server
         finally:

@@ -1,0 +1,169 @@
+"""What the pages show: real data, safely, a part at a time."""
+
+import re
+from collections.abc import Iterator
+from html.parser import HTMLParser
+
+import pytest
+
+from hcloud.core.model import EventKind
+from hcloud.web.jobs import PAGE_ROWS
+from tests.api.deployment import READER, ROOT, job
+from tests.web.conftest import Site, serving
+
+HOSTILE = "<script>alert(1)</script>\u202egnp.exe\x1b[31m"
+PATHS = ("/", "/jobs", "/jobs/job-1", "/machines", "/machines/inst-1", "/applications", "/money", "/login")
+
+
+class Elements(HTMLParser):
+    """Collects what a strict policy would refuse to run."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.refused: list[str] = []
+        self.outside: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = dict(attrs)
+        self.refused += [f"{tag} {name}" for name in given if name == "style" or name.startswith("on")]
+        if tag == "style" or (tag == "script" and not given.get("src")):
+            self.refused.append(tag)
+        named = [given.get(name) or "" for name in ("src", "href", "action", "hx-get", "sse-connect")]
+        self.outside += [each for each in named if "//" in each]
+
+
+@pytest.fixture(scope="module")
+def shown() -> Iterator[Site]:
+    """Pages of a deployment with jobs that ended, run and wait; tests only look."""
+    with serving() as site:
+        jobs = [job(tags={"team": HOSTILE}, command=["echo", HOSTILE]), job("long", command=["sleep", "90"])]
+        assert site.peer(ROOT).post("/v1/jobs", json=jobs).status_code == 201
+        site.submitted("ada", name="index", tags={"team": "search"}, command=["sleep", "3", "sesame"])
+        for _ in range(6):
+            site.submitted("mallory", name="train", resources={"vcpus": 8}, command=["sleep", "900"])
+        site.deployment.cycle(8)
+        yield site
+
+
+def test_every_page_holds_to_the_policy_it_sends(shown: Site) -> None:
+    browser = shown.browser("root")
+    for path in PATHS:
+        page = browser.get(path)
+        assert page.status_code == 200, (path, page.text)
+        policy = page.headers["content-security-policy"]
+        assert "default-src 'none'" in policy
+        assert "unsafe" not in policy
+        assert page.headers["cache-control"] == "no-store"
+        found = Elements()
+        found.feed(page.text)
+        assert (found.refused, found.outside) == ([], []), path
+
+
+def test_what_users_wrote_is_shown_as_text(shown: Site) -> None:
+    page = shown.peer(ROOT).get("/jobs/job-1").text
+    assert "<script>alert" not in page
+    assert "\u202e" not in page
+    assert "\x1b" not in page
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;\\u202egnp.exe\\x1b[31m" in page
+
+
+def test_output_is_shown_as_text_and_followed_until_it_is_complete(shown: Site) -> None:
+    shown.deployment.cycle_until(lambda: shown.deployment.store.job("job-1").finished_at is not None)
+    (written,) = shown.deployment.home.glob("logs/job-1.1.0*.stdout")
+    written.write_text(HOSTILE)
+    part = shown.peer(ROOT).get("/jobs/job-1/log").text
+    assert "&lt;script&gt;" in part
+    assert "\\u202e" in part
+    assert "hx-get" not in part
+    assert "hx-get" in shown.peer(ROOT).get("/jobs/job-2/log").text
+
+
+def test_jobs_are_listed_page_by_page(site: Site) -> None:
+    root = site.peer(ROOT)
+    assert root.post("/v1/jobs", json=[job(f"task-{number}") for number in range(120)]).status_code == 201
+    seen: list[str] = []
+    address = "/jobs"
+    while address:
+        page = root.get(address).text
+        rows = re.findall(r'<th scope="row"><a href="/jobs/(job-\d+)">', page)
+        assert len(rows) <= PAGE_ROWS
+        seen += rows
+        older = re.search(r'rel="next" href="([^"]+)"', page)
+        address = older[1].replace("&amp;", "&") if older else ""
+    assert seen == [f"job-{number}" for number in range(120, 0, -1)]
+
+
+def test_jobs_are_filtered_by_state_user_name_and_tag(shown: Site) -> None:
+    browser = shown.browser("eve")
+    for query, shown in (("user=ada", "index"), ("name=train", "train"), ("tag=team%3Dsearch", "index")):
+        page = browser.get(f"/jobs?{query}").text
+        assert [name in page for name in ("<bdi>index", "<bdi>train")] == [shown == "index", shown == "train"]
+    assert "No job matches" in browser.get("/jobs?user=nobody").text
+    assert browser.get("/jobs?state=lost").status_code == 400
+    assert browser.get("/jobs?job=2").headers["location"] == "/jobs/job-2"
+
+
+def test_a_waiting_job_says_why_on_its_page_and_on_the_first_one(shown: Site) -> None:
+    waiting = next(each for each in shown.deployment.store.live().jobs if each.wait_text)
+    browser = shown.browser("ada")
+    assert waiting.wait_text in browser.get(f"/jobs/{waiting.id}").text.replace("&#39;", "'")
+    assert waiting.wait_text in browser.get("/").text.replace("&#39;", "'")
+
+
+def test_the_first_page_shows_what_is_bought_and_why(shown: Site) -> None:
+    page = shown.browser("eve").get("/").text
+    requested = shown.deployment.store.events(kinds=[EventKind.INSTANCE_REQUESTED])[-1]
+    assert f'<a href="/machines/{requested.instance_id}">' in page
+    assert str(requested.fields["text"]) in page
+
+
+def test_the_worst_used_machine_is_named_first(site: Site) -> None:
+    site.submitted("ada", command=["sleep", "900"], resources={"vcpus": 0.1})
+    site.deployment.cycle(8)
+    page = site.browser("eve").get("/machines").text
+    assert re.search(r"Worst used:</strong> <a href=\"/machines/inst-1\">", page), page
+    assert site.browser("eve").get("/machines?sort=colour").status_code == 400
+
+
+def test_what_others_run_is_hidden_and_what_they_are_is_not(shown: Site) -> None:
+    made = "job-3"
+    for name, seen in (("ada", True), ("root", True), ("mallory", False), ("eve", False)):
+        browser = shown.browser(name)
+        page = browser.get(f"/jobs/{made}")
+        assert (page.status_code, "sesame" in page.text) == (200, seen), name
+        assert browser.get(f"/jobs/{made}/log").status_code == (200 if seen else 403)
+
+
+def test_cost_is_shown_by_what_it_was_spent_on(shown: Site) -> None:
+    browser = shown.browser("eve")
+    for by, row in (
+        ("user", "ada"),
+        ("tag:team", "search"),
+        ("market", "on_demand"),
+        ("job", "job-3"),
+        ("day", "2030-"),
+    ):
+        assert f"by {by.replace('tag:', 'tag ')}" in browser.get(f"/money?by={by}").text
+        assert f"<bdi>{row}" in browser.get(f"/money/part/cost?by={by}").text
+    for part in ("days", "savings", "commitments"):
+        assert "From the event log" in browser.get(f"/money/part/{part}").text
+
+
+def test_wrong_addresses_are_answered_with_a_page(shown: Site) -> None:
+    browser = shown.browser("eve")
+    for path, status in (
+        ("/jobs/job-99", 404), ("/jobs/nonsense", 404), ("/machines/inst-99", 404), ("/applications/none", 404),
+        ("/money?by=colour", 400), ("/money?period=aeon", 400), ("/money/part/none", 400), ("/static/none.css", 404),
+        ("/static/..%2Fsite.py", 404), ("/jobs?before=x", 404), ("/live?topic=%3Cb%3E", 400),
+    ):  # fmt: skip
+        page = browser.get(path)
+        assert (page.status_code, page.headers["content-type"]) == (status, "text/html; charset=utf-8"), path
+        assert 'role="alert"' in page.text
+
+
+def test_files_are_kept_by_browsers_as_long_as_their_address_says(shown: Site) -> None:
+    page = shown.peer(READER).get("/").text
+    for address in re.findall(r'(?:href|src)="(/static/[^"]+)"', page):
+        found = shown.stranger().get(address)
+        assert (found.status_code, "immutable" in found.headers["cache-control"]) == (200, True), address
+    assert "immutable" not in shown.stranger().get("/static/style.css").headers["cache-control"]
