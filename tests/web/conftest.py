@@ -82,8 +82,22 @@ def serving() -> Iterator[Site]:
         deployment.close()
 
 
+@pytest.fixture(scope="module")
+def module_site() -> Iterator[Site]:
+    """Pages that the tests of one file share; building them takes longer than most tests."""
+    with serving() as made:
+        yield made
+
+
 @pytest.fixture
-def site() -> Iterator[Site]:
+def site(module_site: Site) -> Site:
+    """Pages with the tokens of ``ROLES``; earlier tests of the file may have submitted jobs."""
+    module_site.write_tokens(ROLES)
+    return module_site
+
+
+@pytest.fixture
+def fresh_site() -> Iterator[Site]:
     """Pages of a deployment that nobody has used yet."""
     with serving() as made:
         yield made

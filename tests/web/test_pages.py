@@ -78,8 +78,8 @@ def test_output_is_shown_as_text_and_followed_until_it_is_complete(shown: Site) 
     assert "hx-get" in shown.peer(ROOT).get("/jobs/job-2/log").text
 
 
-def test_jobs_are_listed_page_by_page(site: Site) -> None:
-    root = site.peer(ROOT)
+def test_jobs_are_listed_page_by_page(fresh_site: Site) -> None:
+    root = fresh_site.peer(ROOT)
     assert root.post("/v1/jobs", json=[job(f"task-{number}") for number in range(120)]).status_code == 201
     seen: list[str] = []
     address = "/jobs"
@@ -117,12 +117,12 @@ def test_the_first_page_shows_what_is_bought_and_why(shown: Site) -> None:
     assert str(requested.fields["text"]) in page
 
 
-def test_the_worst_used_machine_is_named_first(site: Site) -> None:
-    site.submitted("ada", command=["sleep", "900"], resources={"vcpus": 0.1})
-    site.deployment.cycle(8)
-    page = site.browser("eve").get("/machines").text
+def test_the_worst_used_machine_is_named_first(fresh_site: Site) -> None:
+    fresh_site.submitted("ada", command=["sleep", "900"], resources={"vcpus": 0.1})
+    fresh_site.deployment.cycle(8)
+    page = fresh_site.browser("eve").get("/machines").text
     assert re.search(r"Worst used:</strong> <a href=\"/machines/inst-1\">", page), page
-    assert site.browser("eve").get("/machines?sort=colour").status_code == 400
+    assert fresh_site.browser("eve").get("/machines?sort=colour").status_code == 400
 
 
 def test_what_others_run_is_hidden_and_what_they_are_is_not(shown: Site) -> None:

@@ -105,7 +105,9 @@ def test_a_daemon_that_is_away_is_said_to_be(relay: WebRelay, tmp_path: Path) ->
 
 
 def test_wrong_input_of_the_command_is_refused_with_a_reason(tmp_path: Path, relay_site: tuple[Site, Path]) -> None:
-    shell = Shell(tmp_path, {"HCLOUD_SOCKET": str(tmp_path / "none.sock")})
+    shell = Shell(
+        tmp_path, {"HCLOUD_SOCKET": str(tmp_path / "none.sock")}, {"hcloud.client.connection.PATIENCE_S": 0.0}
+    )
     assert "no daemon answers" in shell.run("web", exit_code=3)[1]
     assert "--port" in shell.run("web", "--port", "70000", exit_code=2)[1]
     with socket.create_server(("127.0.0.1", 0)) as taken:
