@@ -177,12 +177,8 @@ def day_chart(table: ReportTable) -> str:
             costs.append(round(float(cost), 6))
     if len(days) < 2:
         return ""
-    times = [int(_midnight(each)) for each in days]
+    times = [int(parse_utc_s(f"{each}T00:00:00Z")) for each in days]
     return json.dumps({"names": ["cost"], "y": "USD per day (UTC)", "unit": "$", "bars": True, "data": [times, costs]})
-
-
-def _midnight(day: str) -> float:
-    return parse_utc_s(day)
 
 
 def tag_keys(context: ApiContext) -> list[str]:

@@ -8,16 +8,20 @@ import subprocess
 import sys
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import IO
 
 from hcloud.api.context import ApiContext
 from hcloud.api.turns import Busy
 from hcloud.core.clock import Clock
 from hcloud.report.table import ReportTable
+from hcloud.web.text import money
 
 SHIPPED: tuple[str, ...] = ("no-spot", "cheapest", "default", "hf", "hm", "odf", "odm", "simple", "sr")
 """Shipped policies that can be tried; `hcloud plan policy` tries files, too."""
+BRIEF = ("policy", "cost_usd", "target_met_pct", "wait_p50_s", "wait_p95_s", "launches", "succeeded", "jobs")
+ALIKE = 0.005
+"""Costs that differ by less, as a share, are called the same."""
 LONGEST_S = 900.0
 OUTPUT_MAX = 4 * 2**20
 NICENESS = 15
@@ -41,6 +45,31 @@ class WhatIfRun:
     table: ReportTable | None = None
     problem: str = ""
     _errors: list[str] = field(default_factory=list, repr=False)
+
+    @property
+    def brief(self) -> ReportTable | None:
+        """The result with the columns that matter most."""
+        table = self.table
+        if table is None:
+            return None
+        names = [column.name for column in table.columns]
+        kept = [names.index(name) for name in BRIEF if name in names]
+        rows = tuple(tuple(row[at] for at in kept) for row in table.rows)
+        return replace(table, columns=tuple(table.columns[at] for at in kept), rows=rows, total=None, notes=())
+
+    @property
+    def sentence(self) -> str:
+        """What the other policy would have cost beside the one in force; empty: one of them could not run the jobs."""
+        if self.table is None or len(self.table.rows) < 2:
+            return ""
+        at = [column.name for column in self.table.columns].index("cost_usd")
+        ours, other = self.table.rows[0][at], self.table.rows[1][at]
+        if not isinstance(ours, int | float) or not isinstance(other, int | float):
+            return ""
+        said = f"{self.policy} would have cost {money(other)}, the policy in force {money(ours)}"
+        if not ours or abs(other - ours) < ALIKE * ours:
+            return f"{said}: about the same"
+        return f"{said}: {abs(other - ours) / ours:.0%} {'more' if other > ours else 'less'}"
 
     @property
     def is_over(self) -> bool:

@@ -35,6 +35,8 @@
       axes: [{ ...axis, ...(shown.x ? { label: shown.x, scale: "x" } : {}) }, { ...axis, size: 70, label: shown.y }],
       scales: { x: { time: !shown.x }, y: { range: (_, low, high) => [Math.min(0, low), high > 0 ? high * 1.08 : 1] } },
     };
+    // Days of cost are those of UTC, wherever the reader is.
+    if (shown.bars) options.tzDate = (at) => uPlot.tzDate(new Date(at * 1e3), "Etc/UTC");
     const chart = new uPlot(options, shown.data, place);
     new ResizeObserver(() => chart.setSize({ width: place.clientWidth, height: 240 })).observe(place);
   }

@@ -1,0 +1,243 @@
+"""What pages compute themselves: use of machines, losses by neighbours, replays, and text."""
+
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from hcloud.api.turns import Busy
+from hcloud.classifier.slowdown.forecasts import NOTHING_OBSERVED
+from hcloud.core.co_runs import CoRun
+from hcloud.core.estimates import Application, Classification, Estimate
+from hcloud.core.model import Event, EventKind
+from hcloud.forecast.job_monitor import JobSamples, Sampled
+from hcloud.planner.snapshot import Snapshot
+from hcloud.report.table import ReportTable, columns
+from hcloud.web import shapes, text
+from hcloud.web.applications import history_words
+from hcloud.web.fleet import FRESH_S, FleetCache, busy_vcpus, fleet_groups, machine_uses, queue_classes
+from hcloud.web.machines import busy_history, neighbour_losses
+from hcloud.web.money import day_chart
+from hcloud.web.what_if import WhatIfRun, WhatIfRuns
+from tests.waiting import wait_until
+from tests.web.conftest import Site, form_token
+
+PATIENCE_S = 60.0
+
+
+def samples(*cpu_s: float) -> JobSamples:
+    kept = tuple(Sampled(at=10.0 * at, values={"cpu_s": each}) for at, each in enumerate(cpu_s))
+    return JobSamples(attempt="job-1.1", ranks={0: kept})
+
+
+def test_busy_vcpus_are_the_pace_of_cpu_time() -> None:
+    assert busy_vcpus(samples(0.0, 15.0, 30.0), 0) == 1.5
+    assert busy_vcpus(samples(0.0), 0) is None
+    assert busy_vcpus(samples(), 1) is None
+    assert busy_vcpus(samples(*[0.0] * 20, 10.0, 20.0, 30.0, 40.0, 50.0), 0) == 1.0
+
+
+def test_machines_are_counted_with_what_holds_them(site: Site) -> None:
+    site.submitted("ada", command=["sleep", "90"], resources={"vcpus": 0.5})
+    site.deployment.cycle(8)
+    live = site.deployment.store.live()
+    job = next(each for each in live.jobs if each.attempt is not None)
+    measured = {job.id: replace(samples(0.0, 2.5), attempt=job.attempt.id if job.attempt else "")}
+    (use,) = [each for each in machine_uses(live, measured).values() if each.jobs]
+    assert (use.held_vcpus, use.busy_vcpus, use.vcpus) == (0.5, 0.25, 2.0)
+    assert (use.held_share, use.busy_share) == (0.25, 0.125)
+    assert use.unused_usd_per_h == pytest.approx(0.3 * 0.875)
+    (group,) = fleet_groups([use])
+    assert (group.machines, group.held_share, group.busy_share) == (1, 0.25, 0.125)
+    old = {job.id: replace(samples(0.0, 2.5), attempt="job-1.0")}
+    assert next(each for each in machine_uses(live, old).values() if each.jobs).busy_vcpus is None
+
+
+def test_waiting_jobs_are_grouped_by_class_and_reason(site: Site) -> None:
+    job = site.deployment.store.job(site.submitted("ada"))
+    waits = [replace(job, id=f"job-{at}", wait_code=f"code-{at % 2}", wait_text=f"why {at}") for at in range(5)]
+    aged = [replace(each, submitted_at=100.0 + at) for at, each in enumerate(waits)]
+    (found,) = queue_classes(aged, 200.0)
+    assert (found.name, found.waiting, found.running, found.longest_s) == ("best effort", 5, 0, 100.0)
+    assert [(each.code, each.jobs, each.text, each.example) for each in found.ranked] == [
+        ("code-0", 3, "why 0", "job-0"),
+        ("code-1", 2, "why 1", "job-1"),
+    ]
+
+
+def test_the_fleet_is_looked_at_once_a_second_however_many_look(site: Site) -> None:
+    cache = FleetCache(site.deployment.context)
+    first = cache.current()
+    assert cache.current() is first
+    site.deployment.clock.advance(FRESH_S)
+    assert cache.current() is not first
+
+
+def application(tolerated: float) -> Classification:
+    return Classification(
+        quality_target=Estimate(0.5, 0.4, 0.6),
+        tolerated={"memory-bandwidth": Estimate(tolerated, tolerated, tolerated)},
+        caused={"memory-bandwidth": Estimate(60.0, 60.0, 60.0)},
+    )
+
+
+def test_losses_by_neighbours_are_expected_by_pressures_and_shown_beside_what_was_measured(site: Site) -> None:
+    for _ in range(2):
+        site.submitted("ada", command=["sleep", "90"], resources={"vcpus": 0.1})
+    site.deployment.cycle(8)
+    live = site.deployment.store.live()
+    use = next(each for each in machine_uses(live, {}).values() if len(each.jobs) > 1)
+    one, two, *_ = use.jobs = [replace(each, application=f"ada:{each.id}") for each in use.jobs[:2]]
+    snapshot = Snapshot(
+        now=0.0,
+        applications={one.application: application(10.0), two.application: application(90.0)},
+        slowdowns=NOTHING_OBSERVED,
+    )
+    column = f"mock/{use.instance.offer.instance_type.name}"
+    record = CoRun(
+        application=one.application, neighbours=(two.application,), type_column=column, log_speed=-0.5, doubt=0.1,
+        seconds=120.0,
+    )  # fmt: skip
+    sensitive, robust = neighbour_losses(use, snapshot, {record.key: record})
+    assert sensitive.expected is not None
+    assert robust.expected is not None
+    assert sensitive.expected > 0.1 > robust.expected
+    assert sensitive.beside == (two.id,)
+    assert sensitive.measured == pytest.approx(0.393, abs=0.001)
+    assert (sensitive.measured_s, robust.measured) == (120.0, None)
+    unknown = neighbour_losses(use, Snapshot(now=0.0), {})
+    assert [(each.expected, each.source) for each in unknown] == [(None, "nothing is known of it yet")] * 2
+
+
+def test_use_over_time_adds_up_the_units_that_still_report() -> None:
+    def sample(at: float, rank: int, cpu_s: float) -> Event:
+        fields = {"attempt": "job-1.1", "rank": rank, "cpu_s": cpu_s}
+        return Event(at=at, kind=EventKind.SAMPLE, fields=fields)
+
+    times, busy = busy_history(
+        [sample(0, 0, 0), sample(1, 1, 0), sample(10, 0, 10), sample(11, 1, 5), sample(60, 0, 60)]
+    )
+    assert (times, busy) == ([10, 11, 60], [1.0, 1.5, 1.0])
+    assert busy_history([]) == ([], [])
+
+
+def test_a_chart_of_days_needs_two_of_them() -> None:
+    table = ReportTable(title="", columns=columns("day", "cost_usd"), rows=(("2026-05-01", 1.5), ("2026-05-02", 2.0)))
+    assert json.loads(day_chart(table))["data"] == [[1777593600, 1777680000], [1.5, 2.0]]
+    assert day_chart(replace(table, rows=table.rows[:1])) == ""
+
+
+@pytest.mark.parametrize(
+    ("written", "shown"),
+    [("plain ü", "plain ü"), ("a\u202eb", "a\\u202eb"), ("\x1b[0m\n\t", "\\x1b[0m\n\t"), ("\ud800", "\\ud800")],
+)
+def test_what_could_mislead_is_made_visible(written: str, shown: str) -> None:
+    assert text.visible(written) == shown
+
+
+def test_numbers_have_their_units() -> None:
+    assert [text.money(each) for each in (None, 0.0, 0.00012, 0.5, 1234.5, -2.0)] == [
+        *("", "$0", "$0.00012", "$0.50", "$1,234.50", "-$2.00"),
+    ]
+    assert [text.duration(each) for each in (None, 0.184, 59.6, 3599, 90000, -5)] == [
+        *("", "0.18 s", "1m00s", "59m59s", "1d01h", "-5 s"),
+    ]
+    assert "1970-01-01 00:00:01 UTC" in text.moment(1.0)
+    assert text.moment(1e30) == "1e+30"
+    assert [text.cell(each, unit) for each, unit in ((None, ""), (12.345, "%"), (0.1, "usd"), (90.0, "s"))] == [
+        *("", "12.3", "$0.10", "1m30s"),
+    ]
+
+
+def test_a_radar_has_a_corner_for_each_axis() -> None:
+    assert shapes.radar({"up": 100.0, "left": 50.0}, ["up", "right", "down", "left"]).split() == [
+        *("0.0,-90.0", "0.0,0.0", "0.0,0.0", "-45.0,0.0"),
+    ]
+    assert [shapes.heat(each) for each in (-1.0, 0.0, 0.44, 1.0, 2.0)] == [0, 0, 4, 10, 10]
+
+
+def test_history_says_whether_predictions_held() -> None:
+    fields = {
+        "question": "type",
+        "column": "m.one",
+        "instance_type": "m.one",
+        "predicted": 2.0,
+        "low": 1.0,
+        "high": 3.0,
+    }
+    said = [
+        history_words(Event(at=0.0, kind=EventKind.PREDICTION, fields={**fields, "measured": measured}))
+        for measured in (2.5, 4.0)
+    ]
+    assert ["within" in said[0], "outside of" in said[1]] == [True, True]
+
+
+def test_applications_are_shown_to_their_owner_and_to_admins(site: Site) -> None:
+    row = Application(name="ada:sort", program="ada:sort", cells={"step": {"1": 2.0, "2": 4.0}}, ended_runs=3)
+    with site.deployment.store.transaction(0.0) as txn:
+        txn.put_application(row)
+    site.deployment.cycle(2)
+    for name, seen in (("ada", True), ("root", True), ("mallory", False), ("eve", False)):
+        browser = site.browser(name)
+        assert ("<bdi>sort</bdi>" in browser.get("/applications").text) == seen, name
+        assert browser.get("/applications/ada%3Asort").status_code == (200 if seen else 404)
+
+
+# ------------------------------------------------------------------------------------------------------------- what if
+RESULT = ReportTable(
+    title="", columns=columns("policy", "cost_usd", "jobs"), rows=(("default", 2.0, 5), ("no-spot", 3.0, 5))
+)
+
+
+def replays(site: Site, program: str) -> WhatIfRuns:
+    """Replays by a program of a few lines."""
+    context = replace(site.deployment.context, socket_path=Path("/nowhere"))
+    return WhatIfRuns(context, (sys.executable, "-c", program))
+
+
+def finished(runs: WhatIfRuns) -> WhatIfRun:
+    run = runs.start("ada", "no-spot", "7d")
+    wait_until(lambda: run.is_over, PATIENCE_S)
+    return run
+
+
+def test_a_replay_shows_how_far_it_is_and_what_it_found(site: Site) -> None:
+    said = json.dumps({"policy": "no-spot", "ended": 3, "jobs": 4})
+    document = json.dumps(RESULT.to_json())
+    run = finished(replays(site, f"import sys; print({said!r}, file=sys.stderr); print({document!r})"))
+    assert (run.progress, run.part, run.problem) == ("no-spot: 3 of 4 jobs", 0.75, "")
+    assert run.sentence == "no-spot would have cost $3.00, the policy in force $2.00: 50% more"
+    assert run.brief is not None
+    assert [column.name for column in run.brief.columns] == ["policy", "cost_usd", "jobs"]
+
+
+def test_a_replay_that_fails_says_why(site: Site) -> None:
+    run = finished(replays(site, "import sys; sys.exit('hcloud: no job was submitted')"))
+    assert (run.problem, run.sentence) == ("no job was submitted", "")
+    assert "ended with code 3" in finished(replays(site, "raise SystemExit(3)")).problem
+    missing = WhatIfRuns(replace(site.deployment.context, socket_path=Path("/nowhere")), ("/no/such/program",))
+    assert finished(missing).problem
+
+
+def test_one_replay_runs_at_a_time(site: Site) -> None:
+    runs = replays(site, "input()")
+    runs._by_owner["eve"] = WhatIfRun(owner="eve", policy="hm", since="7d", started_at=0.0)
+    with pytest.raises(Busy, match="under hm runs already"):
+        runs.start("ada", "no-spot", "7d")
+    runs._by_owner["eve"].finish(json.dumps(RESULT.to_json()), 0, 1.0)
+    assert finished(runs).problem
+
+
+def test_a_replay_is_started_by_a_form(site: Site) -> None:
+    runs = replays(site, f"print({json.dumps(RESULT.to_json())!r})")
+    site.over_tls.state.what_if = runs
+    browser = site.browser("ada")
+    token = form_token(browser.get("/money").text)
+    for fields in ({"policy": "/etc/passwd"}, {"policy": "no-spot", "since": "1; rm"}):
+        assert browser.post("/money/what-if", data={"form_token": token, **fields}).status_code == 400
+    answer = browser.post("/money/what-if", data={"form_token": token, "policy": "no-spot"})
+    assert (answer.status_code, answer.headers["location"]) == (303, "/money#what-if")
+    wait_until(lambda: "no-spot would have cost" in browser.get("/money/what-if").text, PATIENCE_S)
+    assert "Nothing was tried yet" in site.browser("mallory").get("/money/what-if").text
