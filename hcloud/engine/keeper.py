@@ -12,6 +12,7 @@ import os
 import resource
 import select
 import signal
+import socket
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -22,6 +23,7 @@ from hcloud.core.model import FailureCause
 from hcloud.engine import launch, profiling
 from hcloud.engine.archive import EXPANSION_MAX, unpack
 from hcloud.engine.bootstrap import Bootstrap
+from hcloud.engine.idle_keepers import GivenUnit, next_unit
 from hcloud.engine.images import image_environment, mount_image, unmount_image
 from hcloud.engine.launch import Entrance, RunningCommand
 from hcloud.engine.limits import Bounds, group_for, kill_each, limit_process
@@ -97,6 +99,12 @@ class Keeper:
         if self._group is not None:
             self._group.remove()
         self._unit.end_at_last(self._exit_record(exit_code), every_s=WATCH_S)
+
+    @property
+    def left_nothing(self) -> bool:
+        """Whether this process is as it was before, and may keep another unit."""
+        spec = self._spec
+        return self._is_clear and spec.profile is None and spec.image is None and spec.metrics is None
 
     def _prepare(self) -> Cell:
         root = self._unit.path / "root"
@@ -283,11 +291,12 @@ class Keeper:
         """Collect dead children: the command, and orphans of its that were handed to us."""
         while True:
             try:
-                pid, status = os.waitpid(-1, os.WNOHANG)
+                pid, status, usage = os.wait4(-1, os.WNOHANG)
             except ChildProcessError:
                 return
             if pid == 0:
                 return
+            self._sampler.ended.add(usage)
             if self._launch is not None and pid == self._launch.pid:
                 self._launch.status = status
 
@@ -392,33 +401,46 @@ def keep(
     isolation: Isolation,
     profile: Profile | None = None,
     prepared: PreparedRoot | None = None,
+    worker: socket.socket | None = None,
 ) -> None:
-    """Be the unit's keeper: called in a child of the supervisor, ends the process."""
+    """Be the unit's keeper: called in a child of the supervisor, ends the process.
+
+    ``worker``: over it come further units, one after the other, until the worker closes it.
+    """
     code = 1
     try:
         os.setsid()
         gc.freeze()  # a collection would copy what is shared with the supervisor
-        launch.close_inherited(lock)
-        _settle(unit)
-        Keeper(unit, spec, uid, bootstrap, isolation, profile, prepared=prepared).run()
+        launch.close_inherited(lock, *([worker.fileno()] if worker is not None else []))
+        _settle(unit.path.parent.parent / LOG)
+        given: GivenUnit | None = GivenUnit(unit, lock, spec, uid, prepared)
+        while given is not None:
+            _take_over(given.unit)
+            keeper = Keeper(given.unit, given.spec, given.uid, bootstrap, isolation, profile, prepared=given.prepared)
+            keeper.run()
+            os.close(given.lock)  # from now on it is not kept
+            given = next_unit(worker) if worker is not None and keeper.left_nothing else None
         code = 0
     finally:
         os._exit(code)
 
 
-def _settle(unit: Unit) -> None:
+def _take_over(unit: Unit) -> None:
+    # Not renamed into place, which would wake the agent's link: there is nothing in it to report.
+    handle = os.open(unit.path / "keeper.json", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    os.write(handle, b'{"pid":%d}' % os.getpid())
+    os.close(handle)
+
+
+def _settle(log: Path) -> None:
     """Let go of everything inherited: standard streams, signals, directory."""
     signal.set_wakeup_fd(-1)
     for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(signum, signal.SIG_IGN)  # it ends when its unit ends; who must end it sooner stops the unit
     for signum in (STOP_SIGNAL, signal.SIGCHLD):
         signal.signal(signum, lambda *_: None)  # only wakes the loop
-    # Not renamed into place, which would wake the agent's link: there is nothing in it to report.
-    handle = os.open(unit.path / "keeper.json", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    os.write(handle, b'{"pid":%d}' % os.getpid())
-    os.close(handle)
-    log = os.open(unit.path.parent.parent / LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-    for number, handle in ((0, os.open("/dev/null", os.O_RDONLY)), (1, log), (2, log)):
+    streams = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    for number, handle in ((0, os.open("/dev/null", os.O_RDONLY)), (1, streams), (2, streams)):
         os.dup2(handle, number)
     os.chdir("/")
     launch.become_subreaper()

@@ -139,10 +139,12 @@ def become_user(uid: int) -> None:
     os.setresuid(uid, uid, uid)
 
 
-def close_inherited(keep: int) -> None:
-    """Close every descriptor above the standard ones except ``keep``."""
-    os.closerange(3, keep)
-    os.closerange(keep + 1, OPEN_FILES)
+def close_inherited(*kept: int) -> None:
+    """Close every descriptor above the standard ones except some."""
+    first = 3
+    for each in (*sorted(kept), OPEN_FILES):
+        os.closerange(first, each)
+        first = each + 1
 
 
 def _prctl(option: int, value: int) -> None:

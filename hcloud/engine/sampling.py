@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import resource
 import time
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 from hcloud.core.clock import Clock
@@ -26,6 +26,23 @@ DISK_SHARE = 20.0
 """Counting a unit's files takes at most one part in so many of the time."""
 
 
+@dataclass(slots=True)
+class EndedProcesses:
+    """What processes of one unit used that have ended and were collected."""
+
+    cpu_s: float = 0.0
+    memory_mib_max: float = 0.0
+    read_mib: float = 0.0
+    written_mib: float = 0.0
+
+    def add(self, usage: resource.struct_rusage) -> None:
+        """Count what the wait for a process returned, which includes what it had collected itself."""
+        self.cpu_s += usage.ru_utime + usage.ru_stime
+        self.memory_mib_max = max(self.memory_mib_max, usage.ru_maxrss / 1024)
+        self.read_mib += usage.ru_inblock * 512 / MIB
+        self.written_mib += usage.ru_oublock * 512 / MIB
+
+
 class Sampler:
     """What one unit used so far."""
 
@@ -40,6 +57,7 @@ class Sampler:
             self._metrics = MetricsReader(spec.metrics, sandboxed=sandboxed, group=group)
         self._next_sample = time.monotonic() + FIRST_SAMPLE_S
         self._next_count = 0.0
+        self.ended = EndedProcesses()
         self.oom_kills = 0
         self.cpu_s: float | None = None
         self.memory_mib_max: float | None = None
@@ -75,15 +93,13 @@ class Sampler:
         """Totals; what the group does not account is summed over its processes."""
         group = self._group.usage() if self._group is not None else CgroupUsage()
         members = self._group.processes() if self._group is not None else descendants(os.getpid())
-        tree, ended = tree_usage(members), resource.getrusage(resource.RUSAGE_CHILDREN)
-        cpu_s = tree.cpu_s + ended.ru_utime + ended.ru_stime if group.cpu_s is None else group.cpu_s
+        tree, ended = tree_usage(members), self.ended
+        cpu_s = tree.cpu_s + ended.cpu_s if group.cpu_s is None else group.cpu_s
         memory_mib = tree.memory_mib if group.memory_mib is None else group.memory_mib
-        read_mib = tree.read_mib + ended.ru_inblock * 512 / MIB if group.read_mib is None else group.read_mib
-        written_mib = (
-            tree.written_mib + ended.ru_oublock * 512 / MIB if group.written_mib is None else group.written_mib
-        )
+        read_mib = tree.read_mib + ended.read_mib if group.read_mib is None else group.read_mib
+        written_mib = tree.written_mib + ended.written_mib if group.written_mib is None else group.written_mib
         self.cpu_s = max(cpu_s, self.cpu_s or 0.0)
-        largest = memory_mib if members else max(memory_mib, ended.ru_maxrss / 1024)
+        largest = memory_mib if members else max(memory_mib, ended.memory_mib_max)
         self.memory_mib_max = max(largest, self.memory_mib_max or 0.0)
         return CgroupUsage(cpu_s=self.cpu_s, memory_mib=memory_mib, read_mib=read_mib, written_mib=written_mib)
 

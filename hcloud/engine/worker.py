@@ -20,7 +20,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from hcloud import sd_notify
 from hcloud.core.clock import Clock, SystemClock
@@ -28,6 +28,7 @@ from hcloud.core.errors import UnitRefused
 from hcloud.core.model import FailureCause
 from hcloud.engine import keeper, profiling
 from hcloud.engine.bootstrap import POWERED_OFF_EXIT, Bootstrap, load_bootstrap
+from hcloud.engine.idle_keepers import IdleKeepers
 from hcloud.engine.limits import group_for, kill_each, remove_instance_cgroup, warm_up
 from hcloud.engine.prepared_roots import PreparedRoots
 from hcloud.engine.profiling import Profile
@@ -37,6 +38,7 @@ from hcloud.engine.wire import unit_from_wire
 from hcloud.provider import UnitSpec
 
 TICK_S = 0.5
+KILL_ROUNDS_MAX = 3
 CLEAN_UP_EVERY_S = 1.0
 """Files of forgotten units are deleted at most so often, by a process for all of them."""
 LINK_PAUSE_S, LINK_PAUSE_CAP_S, LINK_STEADY_S = 0.2, 5.0, 30.0
@@ -85,8 +87,9 @@ def kill_unit(unit: Unit, isolation: Isolation) -> None:
     group = group_for(isolation.cgroup, unit.id)
     if group is not None:
         # A command that was only being started may come into the group when nothing was in it any more.
-        while group.kill(lambda: None) and not group.remove():
-            continue
+        for _ in range(KILL_ROUNDS_MAX):
+            if not group.kill(lambda: None) or group.remove():
+                break
     elif isolation.bwrap is None:
         kill_each(_marked(unit))
 
@@ -113,6 +116,7 @@ class WorkerSupervisor:
         self._fences_due_at = time.monotonic()
         self._live: set[str] = {unit.id for unit in self._units if not unit.ended}
         self._selector = selectors.DefaultSelector()
+        self._idle_keepers = IdleKeepers(self._selector)
         self._link: subprocess.Popen[bytes] | None = None
         self._socket: socket.socket | None = None
         self._unread = b""
@@ -175,6 +179,7 @@ class WorkerSupervisor:
             self._start_link()
         elif self._link is not None and self._link.poll() is not None:
             self._drop_link()
+        self._idle_keepers.end_old()
         try:
             self._forget_ended()
             for unit_id in sorted(self._live):
@@ -197,6 +202,8 @@ class WorkerSupervisor:
             if key.fd == wake:
                 os.read(wake, 4096)
                 _reap_all_but(self._link)
+            elif key.data is self._idle_keepers:
+                self._idle_keepers.take(cast(socket.socket, key.fileobj))
             else:
                 self._serve_link()
 
@@ -287,15 +294,21 @@ class WorkerSupervisor:
         uid = self._free_uid()
         self._trim_archives()
         prepared = self._roots.root(uid) if self._isolation.bwrap and spec.image is None else None
-        # The environment, in which secrets may be, reaches the keeper by fork only: it is never on this disk.
+        # The environment, in which secrets may be, reaches the keeper by fork or socket: it is never on this disk.
         kept = {**request["spec"], "env": {}}
         created = self._units.create(spec.id, {"unit": kept, "uid": uid, "boot_id": self._boot_id}, archive)
         if created is None:
             return {"started": "before"}
         unit, lock = created
-        pid = os.fork()
-        if pid == 0:
-            keeper.keep(unit, lock, spec, uid, self._bootstrap, self._isolation, self._profile, prepared)
+        # Without a control group a keeper counts on what it has started before, so it keeps no second unit.
+        may_wait = self._isolation.cgroup is not None and spec.profile is None
+        if not may_wait or not self._idle_keepers.give(unit, lock, request["spec"], uid, prepared):
+            ours, theirs = socket.socketpair() if may_wait else (None, None)
+            if os.fork() == 0:
+                keeper.keep(unit, lock, spec, uid, self._bootstrap, self._isolation, self._profile, prepared, theirs)
+            if ours is not None and theirs is not None:
+                theirs.close()
+                self._idle_keepers.add(ours)
         os.close(lock)
         self._live.add(spec.id)
         self._units.sync()  # while the keeper prepares
