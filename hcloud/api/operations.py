@@ -21,6 +21,7 @@ from hcloud.api.context import ApiContext, Context, CurrentCaller
 from hcloud.api.job_history import shown_to_others
 from hcloud.api.metrics import Gauges, exposition
 from hcloud.api.schemas import InstanceView, instance_views
+from hcloud.api.telemetry import RecentWaits
 from hcloud.api.unit_logs import poll_until
 from hcloud.apply.directives import PAUSED, set_paused
 from hcloud.apply.machines import resume_provider
@@ -79,6 +80,8 @@ class Status:
     price_usd_per_h: float
     priced_at: float | None
     max_upload_bytes: int
+    waits: dict[str, RecentWaits]
+    """By class of jobs (kind of their target, or ``profiling``)."""
     daemon: dict[str, Any]
     """Has the keys of ``hcloud.api.DaemonStatus``."""
 
@@ -186,6 +189,7 @@ def status(context: Context, caller: CurrentCaller) -> Status:
         price_usd_per_h=gauges.price_usd_per_h,
         priced_at=gauges.priced_at,
         max_upload_bytes=context.max_upload_bytes,
+        waits=context.telemetry.recent_waits(),
         daemon=dict(gauges.daemon),
     )
 

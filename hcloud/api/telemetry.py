@@ -7,6 +7,7 @@ events of another leader are counted by that one. Nothing is read from the store
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -35,6 +36,20 @@ WAIT_BUCKETS_S = (1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 1800.0, 3600.0, 4 * 3600.0
 LAUNCH_BUCKETS_S = (5.0, 15.0, 30.0, 45.0, 60.0, 90.0, 120.0, 180.0, 300.0, 600.0)
 CYCLE_BUCKETS_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 REQUEST_BUCKETS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
+
+
+RECENT_WAITS = 200
+"""Of each class so many of the latest waits are kept."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecentWaits:
+    """How long the latest jobs of a class waited until they started, since this daemon leads."""
+
+    jobs: int
+    p50_s: float
+    p90_s: float
+    """Nine in ten waited at most so long."""
 
 
 @dataclass(slots=True)
@@ -67,6 +82,7 @@ class Telemetry:
         self.registry = CollectorRegistry()
         self._jobs: dict[str, _LiveJob] = {}
         self._instances: dict[str, _LiveInstance] = {}
+        self._recent_s: dict[str, deque[float]] = {}
         self._has_failed = False
 
         def counter(name: str, meaning: str, *labels: str) -> Counter:
@@ -136,6 +152,15 @@ class Telemetry:
         if duration_s is not None:
             self._request_s.labels(method, route).observe(duration_s)
 
+    def recent_waits(self) -> dict[str, RecentWaits]:
+        """Return how long the latest jobs waited, by class; classes of which none has started are left out."""
+        found = {}
+        for job_class, waits in list(self._recent_s.items()):
+            ordered = sorted(waits.copy())  # in one step: the cycle may add one
+            p50_s, p90_s = (ordered[-(-len(ordered) * percent // 100) - 1] for percent in (50, 90))
+            found[job_class] = RecentWaits(jobs=len(ordered), p50_s=p50_s, p90_s=p90_s)
+        return found
+
     def begin(self, jobs: Iterable[Job], instances: Iterable[Instance]) -> None:
         """Forget what was followed; take the jobs and instances that live now."""
         self._jobs = {
@@ -184,8 +209,9 @@ class Telemetry:
     def _unit_started(self, event: Event) -> None:
         job = self._jobs.get(event.job_id or "")
         if job is not None and job.waits_since is not None:
-            self._wait_s.labels(job.job_class).observe(max(0.0, event.at - job.waits_since))
-            job.waits_since = None
+            wait_s, job.waits_since = max(0.0, event.at - job.waits_since), None
+            self._wait_s.labels(job.job_class).observe(wait_s)
+            self._recent_s.setdefault(job.job_class, deque(maxlen=RECENT_WAITS)).append(wait_s)
 
     def _target_missed(self, event: Event) -> None:
         job = self._jobs.get(event.job_id or "")

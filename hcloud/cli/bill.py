@@ -15,6 +15,7 @@ import click
 from hcloud.cli.catalog import deployment
 from hcloud.cli.output import FiniteRange, format_option, write_json
 from hcloud.cli.report import show
+from hcloud.cli.waiting_line import working
 from hcloud.client.connection import Connection
 from hcloud.core.errors import BadInput
 from hcloud.core.model import Event, EventKind
@@ -53,7 +54,10 @@ def bill(files: tuple[Path, ...], providers: tuple[str, ...], owner: str | None,
     if owner is None:
         config = deployment()
         owner = config.owner if config is not None else ""
-    report = bill_table(_events(Connection()), parsed, providers=providers, owner=owner, tolerance=tolerance / 100.0)
+    with working("comparing the ledger with the bill"):
+        report = bill_table(
+            _events(Connection()), parsed, providers=providers, owner=owner, tolerance=tolerance / 100.0
+        )
     if form == "json":
         write_json(report.to_json())
     elif form == "csv":

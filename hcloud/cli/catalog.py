@@ -27,6 +27,7 @@ from hcloud.catalog import (
     shipped_catalogue,
 )
 from hcloud.cli.output import console, format_option, price_age, span, table, write_csv, write_json, write_rows
+from hcloud.cli.waiting_line import working
 from hcloud.config import Config, find_config, load_config, read_config
 from hcloud.core.clock import SystemClock
 from hcloud.core.errors import ConfigError, NotFound
@@ -175,7 +176,8 @@ def refresh(accept: bool, dry_run: bool, form: str) -> int:
     config, clock = load_config(find_config()), SystemClock()
     if not price_sources(config, clock):
         return _write_shipped(CatalogFiles(config.catalog_dir), dry_run)
-    refreshed = refresh_prices(config, clock, accept=accept, dry_run=dry_run)
+    with working("reading price lists"):
+        refreshed = refresh_prices(config, clock, accept=accept, dry_run=dry_run)
     _show_refreshed(refreshed, form)
     return 1 if refreshed.errors or refreshed.refused else 0
 

@@ -23,6 +23,7 @@ import click
 from hcloud.catalog import CatalogFiles, PricePlan, freshness
 from hcloud.cli.config import load_with_policy
 from hcloud.cli.output import format_option, span, when, write_rows
+from hcloud.cli.waiting_line import working
 from hcloud.client.connection import Connection
 from hcloud.config import Config, ProviderSettings, at_its_line, find_config, resolve_secret
 from hcloud.core.clock import SystemClock
@@ -65,8 +66,9 @@ def doctor(no_cloud: bool, audit_head: str | None, form: str) -> int:
     passes all checks.
     """
     kept = None if audit_head is None else _parsed_head(audit_head)
-    here = list(_of_this_machine(cloud=not no_cloud, kept=kept))
-    found = [*here, *_of_the_daemon(here)]
+    with working("looking the deployment over"):
+        here = list(_of_this_machine(cloud=not no_cloud, kept=kept))
+        found = [*here, *_of_the_daemon(here)]
     write_rows(form, [asdict(each) for each in found], COLUMNS, lambda each: list(each.values()))
     return 1 if any(each.verdict == "fail" for each in found) else 0
 

@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from hcloud.cli.output import json_text, printable, stop_when_unread
+from hcloud.cli.waiting_line import WaitingLine
 from hcloud.client.connection import Connection
 from hcloud.core.errors import HCloudError, NotFound
 
@@ -135,12 +136,13 @@ def follow_output(
     timeout_s: float | None = None,
     write: Write | None = None,
     offsets: Mapping[str, int] | None = None,
+    line: WaitingLine | None = None,
 ) -> None:
     """Write output as it appears, from ``attempt`` (None: the current one) on; two streams as they come.
 
     ``onwards``: until the job has ended, with the output of every later attempt; else of this attempt only.
     ``write``: None marks what is of standard error. ``offsets``: where to begin in ``attempt``, by stream; None: at
-    its beginning.
+    its beginning. ``line``: says what the job waits for until there is output.
 
     Raises:
         TimedOut: after ``timeout_s``.
@@ -148,11 +150,13 @@ def follow_output(
     """
     client.be_patient(timeout_s)
     write = write or PrefixWriter()
+    write = write if line is None else line.before(write)
     asked = attempt
     left = dict(offsets or dict.fromkeys(streams, 0))  # offsets of the streams that are not complete
     while True:
         stop_when_unread()
         wait_s = _left(client, [job_id])
+        wait_s = wait_s if line is None else min(wait_s, line.refresh(job_id))
         try:
             number = _write_more(client, job_id, left, rank, attempt, wait_s, write)
         except NotFound:  # an attempt whose output was lost with its machine
@@ -200,10 +204,11 @@ def wait_for(
     *,
     timeout_s: float | None = None,
     ended: MutableSequence[dict[str, Any]] | None = None,
+    line: WaitingLine | None = None,
 ) -> int:
     """Wait until all jobs have ended and report each on standard error; return 0, or 1 if one did not succeed.
 
-    ``ended``: gets the API's document of each job when it has ended.
+    ``ended``: gets the API's document of each job when it has ended. ``line``: says what is waited for.
 
     Raises:
         TimedOut: after ``timeout_s``.
@@ -213,8 +218,15 @@ def wait_for(
     failed = 0
     for position, job_id in enumerate(ids):
         job = client.get(f"/v1/jobs/{job_id}", wait_s=0)
-        while job["state"] not in ENDED:
-            job = client.get(f"/v1/jobs/{job_id}", wait_s=_left(client, ids[position:]))
+        done = f"{position} of {len(ids)} ended; " if len(ids) > 1 else ""
+        try:
+            while job["state"] not in ENDED:
+                wait_s = _left(client, ids[position:])
+                wait_s = wait_s if line is None else min(wait_s, line.refresh(job_id, done))
+                job = client.get(f"/v1/jobs/{job_id}", wait_s=wait_s)
+        finally:
+            if line is not None:
+                line.clear()
         outcome = printable(job["outcome"])
         ending = outcome if outcome.startswith(job["state"]) else f"{job['state']}: {outcome}".removesuffix(": ")
         name = job["id"] if job["task"] is None else job_id

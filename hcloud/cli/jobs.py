@@ -125,10 +125,12 @@ def logs(job: str, follow: bool, stderr: bool, rank: int, attempt: int | None, t
 def wait(jobs: tuple[str, ...], timeout: float | None, form: str) -> int:
     """Wait until JOBS, or tasks such as JOB[3-9], have ended; exits with 1 if one of them did not succeed."""
     from hcloud.cli.follow import wait_for
+    from hcloud.cli.waiting_line import WaitingLine
 
     ended: list[dict[str, Any]] = []
     ids = [task for each in jobs for task in each_task(job_id(each))]
-    code = wait_for(Connection(), ids, timeout_s=timeout, ended=ended)
+    client = Connection()
+    code = wait_for(client, ids, timeout_s=timeout, ended=ended, line=WaitingLine(client))
     if form == "json":
         write_json(ended)
     return code

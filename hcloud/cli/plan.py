@@ -36,6 +36,7 @@ from hcloud.cli.reservations import (
     show_all,
     weeks_text,
 )
+from hcloud.cli.waiting_line import working
 from hcloud.client.connection import Connection
 from hcloud.config import load_policy
 from hcloud.core.clock import SystemClock
@@ -108,12 +109,15 @@ def reservations(
     as AWS bills it; for a --type of gce at each moment, as Google applies commitments.
     """
     if load_file is None and kind is None and on_demand is None and terms_file is None:
-        show_all(_advise_all_types(plans_file), form)
+        with working("reading the event log"):
+            found = _advise_all_types(plans_file)
+        show_all(found, form)
         return
     if plans_file is not None:
         raise BadInput("--savings-plans is for the advice on all types; leave out --type, --load and prices")
     cloud, region, name = _place(kind)
-    load = _read_load(load_file) if load_file is not None else _recorded_load(region, name)
+    with working("reading the load"):
+        load = _read_load(load_file) if load_file is not None else _recorded_load(region, name)
     load = load if cloud in CONCURRENT_USE else load.per_clock_hour()
     listed = [_catalogue_price(cloud, region, name)] if on_demand is None else []
     price = on_demand if on_demand is not None else listed[0].usd_per_h

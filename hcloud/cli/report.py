@@ -10,6 +10,7 @@ import click
 
 from hcloud.cli.arguments import moment_of
 from hcloud.cli.output import NamedPath, console, format_option, span, table, usd, write_json
+from hcloud.cli.waiting_line import working
 from hcloud.client.connection import Connection
 from hcloud.plots import check_picture, write
 from hcloud.report import REPORT_NAMES, Column, ReportTable
@@ -84,7 +85,8 @@ def report(
     now = client.get("/v1/status")["now"] if moments else 0.0
     asked = {"of": of, "by": by, "zone": zone if zone != "UTC" else None, "idle": idle if idle != "separate" else None}
     period = {each: at(now) for each, at in moments.items()}
-    document = client.get(f"/v1/reports/{name}", **asked, **period)
+    with working(f"computing the report {name}"):
+        document = client.get(f"/v1/reports/{name}", **asked, **period)
     if picture is not None:
         beside = {**asked, **period, "idle": None}
         targets = client.get("/v1/reports/performance", **beside) if name == "cost" else None

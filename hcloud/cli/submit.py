@@ -125,6 +125,7 @@ def run(
     Files named by outputs are copied to the work directory, or to here where there is none.
     """
     from hcloud.cli.follow import follow_output, wait_for
+    from hcloud.cli.waiting_line import WaitingLine
 
     client = Connection()
     jobs, folders = _jobs(ctx, client, files, flags, upload=not dry_run)
@@ -143,11 +144,11 @@ def run(
         click.echo(_submitted_line(job), err=not detach)
     if detach:
         return 0
-    ids = [job["id"] for job in submitted]
+    ids, line = [job["id"] for job in submitted], WaitingLine(client)
     try:
         if len(ids) == 1 and not submitted[0]["tasks"]:
-            follow_output(client, ids[0], attempt=1, timeout_s=timeout)
-        code = wait_for(client, ids, timeout_s=timeout)
+            follow_output(client, ids[0], attempt=1, timeout_s=timeout, line=line)
+        code = wait_for(client, ids, timeout_s=timeout, line=line)
         # Those of tasks have the same names: they are copied one by one (hcloud cp 'job-7[3]').
         plain = [each for each, job in enumerate(submitted) if not job["tasks"]]
         wanted = {ids[each]: folders[each] for each in plain if jobs[each].get("outputs")}
@@ -157,6 +158,7 @@ def run(
             bring_outputs(client, wanted)
         return code
     except KeyboardInterrupt:
+        line.clear()
         click.echo(f"\nstill running: {' '.join(ids)}; stop with 'hcloud cancel {' '.join(ids)}'", err=True)
         raise
 

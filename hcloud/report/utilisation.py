@@ -11,9 +11,10 @@ from hcloud.core.pricing import HOUR_S, split
 from hcloud.report.commitment_history import CommitmentHistory
 from hcloud.report.cost import machine_keys
 from hcloud.report.fleet import FleetHistory, MachineHistory, Stretch, UnitHold, unit_id
-from hcloud.report.grouping import Grouping, number
+from hcloud.report.grouping import Grouping, age_of, minute_of, number
+from hcloud.report.sparklines import SharesOverTime, sparkline
 from hcloud.report.spending_accounts import SPENDING_KINDS, SpendingReader, accounts_table
-from hcloud.report.table import ReportTable, Row, columns, share_pct, total_row
+from hcloud.report.table import Column, ReportTable, Row, columns, share_pct, total_row
 from hcloud.spec.validation import counted
 
 UTILISATION_KINDS: frozenset[EventKind] = SPENDING_KINDS
@@ -56,6 +57,8 @@ class _Usage:
         self.until = until
         self.lines: dict[tuple[str, ...], _UtilisationLine] = {}
         self.counters: dict[str, _Counter] = {}
+        self.over_time = SharesOverTime()
+        """The held share of the machine time, by row."""
         self.unmeasured = 0
         """Units that ended without a reading of their CPU counter."""
 
@@ -70,6 +73,8 @@ class _Usage:
         _, rest = split([holding.share for holding in stretch.holdings])
         for key, part in machine_keys(self.grouping, stretch):
             self._add_machine(self._line((key,)), stretch, stretch.seconds * part, rest)
+            if self.grouping.kind != "day":  # a day is a stretch of time itself
+                self.over_time.add((key,), stretch.since, stretch.until, 1.0 - rest)
 
     def _add_machine(self, line: _UtilisationLine, stretch: Stretch, seconds: float, rest: float) -> None:
         line.seconds += seconds
@@ -201,13 +206,29 @@ def _machine_table(usage: _Usage, notes: tuple[str, ...]) -> ReportTable:
         "memory_held_pct",
         "cpu_used_pct",
     )
-    lines = sorted(usage.lines.items())
+    lines, over_time = sorted(usage.lines.items()), usage.over_time.shares()
+    rows: list[Row] = [(*key, *_shares(line)) for key, line in lines]
+    total: Row = ("total", *_shares(_sum(usage.lines.values())))
+    if over_time:
+        names += (Column(name="over_time", label="held over time"),)
+        rows = [(*row, sparkline(over_time.get(key, ()))) for row, (key, _) in zip(rows, lines, strict=True)]
+        total, notes = (*total, None), (_over_time_note(usage), *notes)
     return ReportTable(
         title=f"Utilisation by {usage.grouping.text}",
         columns=names,
-        rows=tuple((*key, *_shares(line)) for key, line in lines),
-        total=("total", *_shares(_sum(usage.lines.values()))),
+        rows=tuple(rows),
+        total=total,
         notes=notes,
+    )
+
+
+def _over_time_note(usage: _Usage) -> str:
+    over_time, zone = usage.over_time, usage.grouping.zone
+    begin, end = (over_time.first or 0) * over_time.slot_s, (over_time.last + 1) * over_time.slot_s
+    length = age_of(over_time.slot_s)
+    return (
+        f"held over time: a character for {length}, from {minute_of(begin, zone)} to {minute_of(end, zone)} {zone}; "
+        "the fuller the more of the machine time was held; blank: no machine"
     )
 
 

@@ -2,8 +2,8 @@
 
 import os
 
-from hcloud.core.model import JobState
-from tests.api.deployment import Deployment
+from hcloud.core.model import Event, EventKind, JobState
+from tests.api.deployment import ROOT, Deployment
 from tests.cli.conftest import Shell
 from tests.cli.terminal import CONTROL_C, at_terminal
 
@@ -92,3 +92,19 @@ def test_colours_are_for_terminals_and_not_for_those_who_want_none(shell: Shell)
     with at_terminal(plain, "status") as terminal:
         terminal.ended()
         assert "\x1b[32m" not in terminal.raw
+
+
+def test_run_says_what_its_job_waits_for_and_how_long_others_waited(shell: Shell, deployment: Deployment) -> None:
+    submitted = Event(at=0.0, kind=EventKind.JOB_SUBMITTED, job_id="job-900", fields={"target_kind": "best_effort"})
+    started = Event(at=90.0, kind=EventKind.UNIT_STARTED, job_id="job-900")
+    deployment.telemetry.follow([submitted, started])
+    admin = deployment.client(ROOT)
+    admin.post("/v1/pause", json={"reason": "kernel update"})
+    with at_terminal(shell, "run", "-y", "-q", "--", "echo", "here it is", columns=200) as terminal:
+        terminal.until("job-1 waits ")
+        terminal.until("(others 1m30s, 9 in 10 up to 1m30s): ")
+        terminal.until("kernel update")
+        admin.post("/v1/resume")
+        assert terminal.ended() == 0
+        assert "here it is" in terminal.shown
+        assert "\r\x1b[K" in terminal.raw.partition("here it is")[0][-200:]  # the line was removed before

@@ -178,8 +178,12 @@ def half_used() -> LogBuilder:
 
 def test_utilisation_of_machines(half_used: LogBuilder) -> None:
     table = utilisation(half_used, 5 * HOUR)
-    assert table.rows == (("mock/r-a/small", 4.0, 25.0, 50.0, 25.0, 25.0, 12.5, 6.25),)
-    assert table.total == ("total", 4.0, 25.0, 50.0, 25.0, 25.0, 12.5, 6.25)
+    (*row, over_time), total = table.rows[0], table.total
+    assert row == ["mock/r-a/small", 4.0, 25.0, 50.0, 25.0, 25.0, 12.5, 6.25]
+    assert total == ("total", 4.0, 25.0, 50.0, 25.0, 25.0, 12.5, 6.25, None)
+    # An hour of booting, two of which half is held, one that is idle.
+    assert over_time == "▁" * 4 + "▅" * 8 + "▁" * 4
+    assert "a character for 15 minutes, from 1970-01-01 00:00 to 1970-01-01 04:00 UTC" in table.notes[0]
 
 
 def test_utilisation_by_job(half_used: LogBuilder) -> None:
@@ -211,7 +215,7 @@ def test_cpu_time_of_a_running_unit_counts() -> None:
     log.start(1, 1, 0.0, vcpus=2.0)
     log.sample(1, 1, HOUR, cpu_s=HOUR)
     log.sample(1, 1, 1.5 * HOUR, cpu_s=10.0)  # a counter that fell back says nothing
-    assert utilisation(log, 2 * HOUR).rows[0][-1] == 25.0
+    assert utilisation(log, 2 * HOUR).rows[0][-2] == 25.0
 
 
 # --------------------------------------------------------------------------------------------------------- any report

@@ -1,0 +1,69 @@
+"""What a terminal shows while a command works or waits, and that nothing of it gets into piped output."""
+
+import io
+import math
+import sys
+from typing import Any
+
+import pytest
+
+from hcloud.cli.waiting_line import WaitingLine, working
+from tests.waiting import wait_until
+
+
+class Screen(io.StringIO):
+    """Standard error at a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+class Daemon:
+    """Answers about one array, of which a part has ended."""
+
+    def get(self, path: str) -> dict[str, Any]:
+        if path == "/v1/status":
+            return {"now": 1000.0, "waits": {}}
+        tasks = {"total": 8, "waiting": 2, "running": 2, "succeeded": 3, "failed": 1, "cancelled": 0}
+        return {"finished_at": None, "attempts_made": 0, "submitted_at": 940.0, "tasks": tasks}
+
+
+def at_screen(monkeypatch: pytest.MonkeyPatch) -> Screen:
+    """Make standard error a terminal; called by tests, as pytest replaces it after its fixtures."""
+    made = Screen()
+    monkeypatch.setattr(sys, "stderr", made)
+    monkeypatch.setattr("hcloud.cli.waiting_line._width", lambda: 100)
+    return made
+
+
+def test_long_work_is_shown_and_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = at_screen(monkeypatch)
+    monkeypatch.setattr("hcloud.cli.waiting_line.BUSY_AFTER_S", 0.0)
+    with working("reading the event log"):
+        wait_until(lambda: "reading the event log" in screen.getvalue(), 10.0)
+    assert screen.getvalue().endswith("\r\x1b[K")
+
+
+def test_short_work_shows_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = at_screen(monkeypatch)
+    with working("reading the event log"):
+        pass
+    assert screen.getvalue() == ""
+
+
+def test_an_array_is_shown_as_a_bar_of_its_ended_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = at_screen(monkeypatch)
+    line = WaitingLine(Daemon())  # type: ignore[arg-type]
+    assert line.refresh("job-1", "2 of 3 ended; ") < 10.0
+    assert screen.getvalue().endswith("2 of 3 ended; job-1 [██████████░░░░░░░░░░] 4/8, 2 running, 1 failed 1m00s")
+    line.clear()
+    assert screen.getvalue().endswith("\r\x1b[K")
+
+
+def test_nothing_is_drawn_or_asked_where_output_is_piped(monkeypatch: pytest.MonkeyPatch) -> None:
+    piped = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", piped)
+    assert WaitingLine(None).refresh("job-1") == math.inf  # type: ignore[arg-type]
+    with working("reading the event log"):
+        pass
+    assert piped.getvalue() == ""
