@@ -201,8 +201,8 @@ def _common(provider: str, since: float, until: float, usd_per_h: float, hours: 
         "BillingPeriodEnd": f"{following:%Y-%m-%d}T00:00:00Z",
         "ChargeCategory": "Usage",
         "ChargeFrequency": "Usage-Based",
-        "ChargePeriodStart": _time(since),
-        "ChargePeriodEnd": _time(until),
+        "ChargePeriodStart": _time(round(since)),
+        "ChargePeriodEnd": _time(max(round(until), round(since) + 1)),  # of less than a second, too
         "EffectiveCost": cost,
         "InvoiceIssuerName": provider,
         "PricingQuantity": _decimal(hours),
@@ -237,6 +237,6 @@ def _decimal(value: float) -> str:
     return f"{value:.12f}".rstrip("0").rstrip(".") or "0"
 
 
-def _time(at: float) -> str:
+def _time(at: int) -> str:
     """Return a time as FOCUS writes it: UTC, to the second."""
-    return datetime.fromtimestamp(round(at), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -19,7 +19,7 @@ def sparkline(shares: Sequence[float | None]) -> str:
 class SharesOverTime:
     """Sums of two amounts in slots of time, for several rows; slots become twice as long when there are too many."""
 
-    slot_s: float = 3600.0 / 4096.0
+    slot_s: float = 3600.0 / 1024.0
     """Doubles to parts of an hour, and to hours."""
     first: int | None = None
     last: int = 0

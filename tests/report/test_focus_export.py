@@ -99,6 +99,8 @@ def log() -> LogBuilder:
     log.finish(1, 26 * HOUR)
     log.machine(2, 20 * HOUR, 20 * HOUR, price=0.4, market="reserved", provider="aws", on_demand_usd_per_h=1.0)
     log.terminate(1, 28 * HOUR)
+    log.start(3, 2, 23 * HOUR + 0.1)  # for less than a second
+    log.end(3, 2, 23 * HOUR + 0.2)
     return log
 
 
@@ -129,7 +131,7 @@ def test_charges_add_up_to_the_cost_report(log: LogBuilder) -> None:
 
 
 def test_a_charge_is_one_job_on_one_machine_and_utc_day(log: LogBuilder) -> None:
-    of_ann = [each for each in charges(log) if each["SubAccountId"] == "ann"]
+    of_ann = [each for each in charges(log) if (each["SubAccountId"], each["ResourceName"]) == ("ann", "inst-1")]
     assert [(each["ChargePeriodStart"], each["ChargePeriodEnd"]) for each in of_ann] == [
         ("1970-01-01T21:00:00Z", "1970-01-02T00:00:00Z"),
         ("1970-01-02T00:00:00Z", "1970-01-02T02:00:00Z"),

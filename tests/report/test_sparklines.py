@@ -12,7 +12,7 @@ def test_a_character_is_the_higher_the_larger_the_share_and_blank_without_one() 
     assert sparkline([at / len(LEVELS) for at in range(len(LEVELS))]) == LEVELS
 
 
-@pytest.mark.parametrize("hours", [0.01, 1.0, 5.0, 1000.0])
+@pytest.mark.parametrize("hours", [0.05, 1.0, 5.0, 1000.0])
 def test_however_long_the_period_the_line_stays_short_and_keeps_its_shape(hours: float) -> None:
     over_time, end = SharesOverTime(), hours * HOUR
     pieces = [(end * at / 100, end * (at + 1) / 100) for at in range(100)]
