@@ -29,6 +29,7 @@ from hcloud.api.telemetry import Telemetry
 from hcloud.api.tokens import TokenFile
 from hcloud.api.uploads import prune as prune_uploads
 from hcloud.apply import ApplyResult
+from hcloud.apply.kept_checkpoints import CHECKPOINTS_FOLDER, drop_checkpoints
 from hcloud.apply.machines import resume_provider
 from hcloud.catalog import CatalogFiles
 from hcloud.config import (
@@ -222,6 +223,8 @@ class Daemon:
             self._install_signals()
             if (archive := self.controller.observer.outputs) is not None:
                 archive.on_done = self._wake.set
+            if (checkpoints := self.controller.observer.units.checkpoints) is not None:
+                checkpoints.on_done = self._wake.set
             if isinstance(self.runner, NewsSource):
                 threading.Thread(target=self._await_news, args=(self.runner,), name="news", daemon=True).start()
             for outbox in self.outboxes:
@@ -445,6 +448,8 @@ class Daemon:
             logs = self.controller.observer.logs.prune(now - kept.logs_days * DAY_S)
             if (archive := self.controller.observer.outputs) is not None:
                 logs += archive.prune(now - kept.logs_days * DAY_S)
+            live = {job.id for job in self.store.live().jobs}
+            drop_checkpoints(self.config.state_dir / CHECKPOINTS_FOLDER, lambda job, _: job not in live, now - DAY_S)
             in_use = [job.spec.workdir_sha256 or "" for job in self.store.live().submitted]
             in_use += [each.spec.workdir_sha256 or "" for each in self.store.schedules()]
             uploads = prune_uploads(self.uploads_dir, set(in_use), now - kept.logs_days * DAY_S)
@@ -483,6 +488,7 @@ class Daemon:
         count = self.controller.observer.logs.set_aside(foreign)
         if (archive := self.controller.observer.outputs) is not None:
             count += archive.set_aside(foreign)
+        drop_checkpoints(self.config.state_dir / CHECKPOINTS_FOLDER, lambda _, kept: foreign(kept.unit), 0.0)
         if count:
             _log.warning(
                 "moved %d logs and outputs of jobs that this database does not know to earlier/ beside them", count
@@ -544,6 +550,7 @@ class Daemon:
             uploads_dir=self.uploads_dir,
             logs_dir=self.config.state_dir / "logs",
             outputs_dir=self.config.state_dir / OUTPUTS_FOLDER,
+            checkpoints_dir=self.config.state_dir / CHECKPOINTS_FOLDER,
             readers=frozenset(self.config.api.readers),
             admins=frozenset(self.config.api.admins),
             max_upload_bytes=self.config.engine.max_workdir_mib * 2**20,

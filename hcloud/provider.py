@@ -16,6 +16,7 @@ from typing import Literal, Protocol, runtime_checkable
 from hcloud.core.estimates import Findings
 from hcloud.core.model import (
     MARKED_BY,
+    Checkpoint,
     FailureCause,
     InstanceId,
     Market,
@@ -365,6 +366,9 @@ class UnitSpec:
     """Why the unit must never start; the runner refuses it with this text, unless it was started before."""
     outputs: tuple[str, ...] = ()
     """Patterns of files below its work directory that are wanted once it has ended."""
+    checkpoint: Checkpoint | None = None
+    restore: str | None = None
+    """Path of an archive (tar) on the daemon's host, from the last checkpoint, unpacked over the work directory."""
 
 
 def unmarked(unit: UnitId) -> str:
@@ -601,6 +605,18 @@ class Runner(Protocol):
 
     def read_outputs(self, unit: UnitId, instance_id: InstanceId, offset: int, limit: int) -> OutputsPiece:
         """Return a piece of what an ended unit left; of an unknown unit, that it left nothing. May take long.
+
+        Raises:
+            WorkerUnreachable: it does not answer now.
+        """
+        ...
+
+    def read_checkpoint(
+        self, unit: UnitId, instance_id: InstanceId, number: int, offset: int, limit: int
+    ) -> OutputsPiece:
+        """Return a piece of what a unit keeps for its next attempt, packed when ``number`` was first asked for.
+
+        Numbers only grow. Of an unknown unit: that there is nothing. May take long.
 
         Raises:
             WorkerUnreachable: it does not answer now.

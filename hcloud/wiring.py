@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from hcloud.apply import Applier
+from hcloud.apply.kept_checkpoints import CHECKPOINTS_FOLDER
 from hcloud.apply.unit_index import UnitIndex
 from hcloud.catalog import AwsPrices, CatalogFiles, GcpPrices, Limits, PriceSource, Refreshed, refresh, sources
 from hcloud.classifier.library import Library
@@ -30,6 +31,7 @@ from hcloud.core.clock import Clock
 from hcloud.core.errors import ConfigError, ProviderUnavailable
 from hcloud.fake_runner.runner import FakeRunner
 from hcloud.notifications import Outbox, Sender
+from hcloud.observe.checkpoint_archive import CheckpointArchive
 from hcloud.observe.instances import InstanceObserver
 from hcloud.observe.log_archive import LogArchive
 from hcloud.observe.observer import Observer
@@ -250,6 +252,16 @@ def _output_archive(config: Config, runner: Runner, clock: Clock) -> OutputArchi
     )
 
 
+def _checkpoint_archive(config: Config, runner: Runner, clock: Clock) -> CheckpointArchive:
+    return CheckpointArchive(
+        folder=config.state_dir / CHECKPOINTS_FOLDER,
+        read=runner.read_checkpoint,
+        clock=clock,
+        max_mib=config.engine.max_outputs_mib,
+        max_user_mib=config.engine.max_user_outputs_mib,
+    )
+
+
 def _observer(
     config: Config,
     store: Store,
@@ -269,7 +281,8 @@ def _observer(
         poll_s={provider.name: provider.poll_s for provider in config.providers},
         unit_index=unit_index,
     )
-    units = UnitObserver(runner=runner, logs=logs, unit_index=unit_index, outputs=outputs)
+    checkpoints = None if outputs is None else _checkpoint_archive(config, runner, clock)
+    units = UnitObserver(runner=runner, logs=logs, unit_index=unit_index, outputs=outputs, checkpoints=checkpoints)
     return Observer(store=store, clock=clock, instances=instances, units=units, unit_index=unit_index)
 
 
@@ -290,6 +303,7 @@ def _applier(
         owner=config.owner,
         bootstrap=_bootstrap_of(config.engine, runner),
         uploads_dir=config.state_dir / "uploads",
+        checkpoints_dir=config.state_dir / CHECKPOINTS_FOLDER,
         unit_index=unit_index,
         unseal=keys.unseal,
     )

@@ -10,6 +10,7 @@ from hcloud.core.model import (
     Attempt,
     BatchTarget,
     BestEffortTarget,
+    Checkpoint,
     CommittedCapacity,
     Constraints,
     Correction,
@@ -137,6 +138,7 @@ specs = st.builds(
     max_runtime_s=st.none() | amounts,
     stop_grace_s=amounts,
     budget_usd=st.none() | amounts,
+    checkpoint=st.none() | st.builds(Checkpoint, path=words, every_s=finite),
     progress=st.none() | st.builds(ProgressHook, file=texts, total=finite),
     metrics=st.none()
     | st.builds(

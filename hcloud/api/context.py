@@ -179,6 +179,7 @@ class ApiContext:
     uploads_dir: Path
     logs_dir: Path
     outputs_dir: Path
+    checkpoints_dir: Path
     readers: frozenset[str] = frozenset()
     """Users who may only read."""
     admins: frozenset[str] = frozenset()

@@ -55,6 +55,8 @@ class JobTimeline:
     none."""
     fair_share: str
     """What its owner used lately, which orders waiting jobs of one priority; "" without fair share."""
+    checkpoint: str
+    """What is kept for its next attempt; "" if it has ended, or keeps no checkpoints."""
     lines: tuple[str, ...]
     """The same as text, with a heading."""
 
@@ -69,12 +71,19 @@ def shown_to_others(event: Event) -> Event:
 
 
 def build_timeline(
-    store: Store, job: Job, run_time: str, planned_start: str, critical_path: str, fair_share: str = "", *, whole: bool
+    store: Store,
+    job: Job,
+    *,
+    whole: bool,
+    run_time: str = "",
+    planned_start: str = "",
+    critical_path: str = "",
+    fair_share: str = "",
+    checkpoint: str = "",
 ) -> JobTimeline:
     """Return the timeline of ``job`` from the event log; unless ``whole``, without what only its owner may see.
 
-    ``run_time``, ``planned_start``, ``critical_path`` and ``fair_share``: sentences about its run time, its start, by
-    when it should end, and its place in the queue, shown below the heading.
+    The others are sentences about it, shown below the heading: see :class:`JobTimeline`.
     """
     kinds = _TIMELINE_KINDS if whole else _TIMELINE_KINDS - OWNERS_KINDS
     events = list(store.events(job_id=job.id, kinds=kinds, limit=MAX_EVENTS))
@@ -92,7 +101,7 @@ def build_timeline(
     steps = tuple(_step(job, line) for line in timeline)
     state = job.outcome if job.outcome.startswith(job.state) else f"{job.state}, {job.outcome}".removesuffix(", ")
     heading = f"{job.id} {job.spec.name} of {job.spec.user}: {state}"
-    heads = tuple(each for each in (heading, run_time, planned_start, critical_path, fair_share) if each)
+    heads = tuple(each for each in (heading, run_time, planned_start, critical_path, fair_share, checkpoint) if each)
     lines = (*heads, *(f"{step.after_s:>9.1f} s  {step.text}" for step in steps))
     return JobTimeline(
         job=job.id,
@@ -103,6 +112,7 @@ def build_timeline(
         planned_start=planned_start,
         critical_path=critical_path,
         fair_share=fair_share,
+        checkpoint=checkpoint,
         lines=lines,
     )
 

@@ -23,14 +23,17 @@ from hcloud.api.operations import WaitS
 from hcloud.api.schemas import JobView, PlannedJob, SubmittedJob, submitted_job
 from hcloud.api.unit_logs import LogPart, LogQuery, poll_until, read_log_part
 from hcloud.api.uploads import touch_archive
+from hcloud.apply.kept_checkpoints import kept_checkpoint
 from hcloud.core.dependencies import DependencyError, Ending, Upstream, holds, resolve_names
 from hcloud.core.errors import BadInput, ConfigError, NotFound, Refused
 from hcloud.core.model import JOB_ENDED, JOB_ON_INSTANCE, Job, JobSpec, JobState
 from hcloud.planner.due_times import critical_path
 from hcloud.planner.placement.room_reservation import PLANNED
 from hcloud.planner.run_times import forecast_line
+from hcloud.planner.text import seconds
 from hcloud.provider import Stream
 from hcloud.spec.jobfile import JobFile
+from hcloud.spec.validation import counted
 from hcloud.store import Submission
 
 _log = logging.getLogger("hcloud")
@@ -220,9 +223,33 @@ def timeline_of(context: ApiContext, caller: Caller, job_id: str) -> JobTimeline
     planned_start = "" if planned is None else planned.sentence(now)
     path = "" if job.state in JOB_ENDED else critical_path(job.array or job.id, context.due_times())
     waits = job.state not in JOB_ENDED and job.state not in JOB_ON_INSTANCE
-    share = context.fair_share(job.spec) if waits else ""
-    whole = caller.may_see(job.spec.user)
-    return build_timeline(context.store, job, run_time, planned_start, path, share, whole=whole)
+    return build_timeline(
+        context.store,
+        job,
+        whole=caller.may_see(job.spec.user),
+        run_time=run_time,
+        planned_start=planned_start,
+        critical_path=path,
+        fair_share=context.fair_share(job.spec) if waits else "",
+        checkpoint=_checkpoint_words(context, job, now),
+    )
+
+
+def _checkpoint_words(context: ApiContext, job: Job, now: float) -> str:
+    """Return one sentence about what is kept for the next attempt of a job; empty if it has ended or keeps nothing."""
+    if job.spec.checkpoint is None or job.state in JOB_ENDED:
+        return ""
+    ranks = range(job.spec.nodes.count)
+    found = [kept_checkpoint(context.checkpoints_dir, job.id, rank) for rank in ranks]
+    kept = [each for each in found if each is not None]
+    if not kept:
+        return (
+            f"checkpoint: none yet; {job.spec.checkpoint.path} is copied every {seconds(job.spec.checkpoint.every_s)}"
+        )
+    oldest = min(kept, key=lambda each: each.at)
+    whose = "" if len(ranks) == 1 else f" of {len(kept)} of {len(ranks)} nodes"
+    text = f"checkpoint{whose}: {counted(sum(each.files for each in kept), 'file')}, attempt {oldest.attempt}"
+    return f"{text}, {seconds(max(0.0, now - oldest.at))} ago; the next attempt begins there"
 
 
 @router.get(

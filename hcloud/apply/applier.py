@@ -112,6 +112,7 @@ class Applier:
         owner: str,
         bootstrap: BootstrapOf,
         uploads_dir: Path,
+        checkpoints_dir: Path | None = None,
         unit_index: UnitIndex | None = None,
         unseal: Callable[[str, Mapping[str, str]], Mapping[str, str]] | None = None,
     ) -> None:
@@ -123,7 +124,9 @@ class Applier:
         self.clock = clock
         self.unit_index = unit_index or UnitIndex()
         self.machines = MachineActions(store=store, providers=providers, clock=clock, owner=owner, bootstrap=bootstrap)
-        self.units = UnitActions(store=store, runner=runner, clock=clock, uploads_dir=uploads_dir)
+        self.units = UnitActions(
+            store=store, runner=runner, clock=clock, uploads_dir=uploads_dir, checkpoints_dir=checkpoints_dir
+        )
         if unseal is not None:
             self.units.unseal = unseal
         self._failed: list[Refusal] = []

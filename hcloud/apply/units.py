@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from hcloud.apply.kept_checkpoints import archive_of, kept_checkpoint
 from hcloud.apply.transitions import reason_fields, release_allocation, transition_job
 from hcloud.core.clock import Clock
 from hcloud.core.errors import Refused, SecretUnreadable
@@ -49,6 +50,8 @@ class UnitActions:
     clock: Clock
     uploads_dir: Path
     """Archives of work directories, by content hash."""
+    checkpoints_dir: Path | None = None
+    """Where the last checkpoints of running jobs are; None: nowhere."""
     unseal: Callable[[str, Mapping[str, str]], Mapping[str, str]] = _unseal_nothing
     """Decrypts a user's secrets, by name of the variable. Raises SecretUnreadable."""
     epoch: int = 0
@@ -146,6 +149,12 @@ class UnitActions:
         }
         if job.array and spec.tasks is not None:
             own |= {**spec.tasks.environment(job.task_position), "HCLOUD_ARRAY_ID": job.array}
+        restore = None
+        if spec.checkpoint is not None and self.checkpoints_dir is not None:
+            kept = kept_checkpoint(self.checkpoints_dir, job.id, allocation.rank)
+            if kept is not None:
+                restore = str(archive_of(self.checkpoints_dir, kept.unit, kept.number))
+            own["HCLOUD_RESTORED"] = str(kept.attempt if kept is not None else 0)
         return UnitSpec(
             id=attempt.unit_id(allocation.rank),
             instance_id=allocation.instance_id,
@@ -164,6 +173,8 @@ class UnitActions:
             metrics=spec.metrics,
             profile=spec.profile,
             outputs=spec.outputs,
+            checkpoint=spec.checkpoint,
+            restore=restore,
         )
 
     def _record_started(self, txn: Transaction, intent: Intent, results: Mapping[str, StartResult], epoch: int) -> None:

@@ -80,6 +80,10 @@ def _summary(asked: JobFile) -> Iterator[str]:
         yield f"  submitted at {rule.cron} ({rule.timezone}); missed runs: {rule.missed}, overlap: {rule.overlap}"
     if asked.after:
         yield f"  starts once {', '.join(f'{name} has {ending}' for name, ending in asked.after.items())}"
+    if asked.checkpoint is not None:
+        signal = f", after {asked.checkpoint.signal}" if asked.checkpoint.signal else ""
+        kept = f"{asked.checkpoint.path}, kept every {span(asked.checkpoint.every)}{signal}"
+        yield f"  goes on after interruptions from {kept}"
     limits = [f"at most {span(asked.max_runtime)}"] if asked.max_runtime else []
     limits += [f"at most {dollars(asked.budget_usd)}"] if asked.budget_usd else []
     tries = asked.retries.exit_code

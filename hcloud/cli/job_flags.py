@@ -39,6 +39,8 @@ _OPTIONS = (
     click.option("--priority", type=WholeRange(), help="Higher goes first (-1000 to 1000)."),
     click.option("--outputs", "outputs", multiple=True, metavar="PATTERN",
                  help="Files to bring back, such as results/ or '*.csv' (repeatable)."),
+    click.option("--checkpoint", metavar="PATH",
+                 help="What it writes to go on from: kept off its machine every 5 min, restored for the next attempt."),
     click.option("--workdir", "-w", type=click.Path(path_type=Path), help="Directory to upload and start in."),
     click.option("--setup", help="Shell script to run before the command, once per node."),
     click.option("--network", type=click.Choice(["none", "host"]), help="Network of the job."),
@@ -131,7 +133,7 @@ def _where(path: Sequence[str | int]) -> str:
              "name": "--name", "nodes": "--nodes", "max_runtime": "--max-runtime", "retries": "--retries",
              "percentile": "--percentile", "priority": "--priority", "setup": "--setup", "zones": "--zone",
              "labels": "--label", "array": "--array", "apart_from": "--apart-from", "instance_types": "--type",
-             "outputs": "--outputs", "after": "--after", "cron": "--cron",
+             "outputs": "--outputs", "checkpoint": "--checkpoint", "after": "--after", "cron": "--cron",
              "timezone": "--timezone"}  # fmt: skip
     key = next((str(part) for part in reversed(path) if str(part) in named), "")
     return f"{key_path(tuple(path))} ({named[key]})" if key else key_path(tuple(path))
@@ -153,6 +155,10 @@ def _changes(mapping: Mapping[str, Any], flags: Mapping[str, Any]) -> dict[str, 
     for name in ("instance_types", "outputs"):
         if flags.get(name):
             changes[name] = list(flags[name])
+    if flags.get("checkpoint") is not None:
+        stated = mapping.get("checkpoint")
+        more = stated if isinstance(stated, Mapping) else {}
+        changes["checkpoint"] = {**more, "path": flags["checkpoint"]}
     placement = _placement(flags)
     if placement:
         changes["placement"] = {**mapping.get("placement", {}), **placement}

@@ -31,6 +31,18 @@ class ProgressHook:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Checkpoint:
+    """What a job writes so that its next attempt goes on from there: copied off its machines while it runs."""
+
+    path: str
+    """File or folder below the work directory."""
+    every_s: float
+    """It is copied so often, and when a provider announces to take the machine back."""
+    signal: str = ""
+    """Sent to the command before each copy, such as ``USR1``, upon which it writes its state; empty: none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MetricsHook:
     """How to read a service's request rate and latency, from inside the job's network; either ``url`` or ``probe``."""
 
@@ -273,6 +285,8 @@ class JobSpec:
     """Digest of its files without their times; None: not known."""
     outputs: tuple[str, ...] = ()
     """Patterns of files below the work directory that are brought back from each rank once it has ended."""
+    checkpoint: Checkpoint | None = None
+    """What each rank's next attempt finds in its work directory; None: it begins anew."""
     env: Mapping[str, str] = field(default_factory=dict)
     secrets: tuple[str, ...] = ()
     """Environment variables with secret values, which the store has encrypted beside the spec."""

@@ -14,14 +14,14 @@ EXPANSION_MAX = 20
 
 
 def unpack(archive: int, limit_bytes: int) -> None:
-    """Unpack a tar.gz, given as a readable descriptor, into the current directory.
+    """Unpack a tar, compressed or not, given as a readable descriptor, into the current directory.
 
     Raises:
         UnitRefused: it is no archive, or a member is absolute, leads outside, is a device, or the whole is too large.
     """
     total, here = 0, Path.cwd().resolve()
     try:
-        with os.fdopen(archive, "rb") as file, tarfile.open(fileobj=file, mode="r|gz") as source:
+        with os.fdopen(archive, "rb") as file, tarfile.open(fileobj=file, mode="r|*") as source:
             # Python's own filters came with 3.11.4; Debian 12 has an older one. These rules are the same everywhere.
             source.extraction_filter = lambda member, _path: member
             for number, member in enumerate(source):

@@ -11,7 +11,7 @@ import itertools
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -43,8 +43,8 @@ class Command:
     request: Answer
     needs_sign_of_life: bool = False
     """Whether it is only passed on to an agent that responds."""
-    archive: Path | None = None
-    """What an agent that lacks it is sent, after which the command is repeated."""
+    archives: Mapping[str, Path] = field(default_factory=dict)
+    """What an agent that lacks it is sent, by name, after which the command is repeated."""
     is_news: bool = False
     """Whether a late answer ends the caller's pause."""
 
@@ -166,14 +166,16 @@ class Calls:
     def _in_background(self, work: Callable[..., object], *given: object) -> None:
         threading.Thread(target=work, args=given, name="engine call", daemon=True).start()
 
-    def _carry(self, commands: Sequence[Command], uploads: bool = True) -> None:
-        """Send commands and take in their answers; those that lack an archive go on with its upload."""
+    def _carry(self, commands: Sequence[Command], uploaded: Set[str] = frozenset()) -> None:
+        """Send commands and take in their answers; those that lack an archive go on with its upload, unless it was
+        ``uploaded`` for them before."""
         for numbered in self._exchanged(commands):
             settled = list[tuple[Command, Answer]]()
             for number, answer in numbered:
                 command = commands[number]
-                if uploads and command.archive is not None and "need" in answer:
-                    self._upload_for(command)
+                name = str(answer.get("need", ""))
+                if name in command.archives and name not in uploaded:
+                    self._upload_for(command, name, uploaded)
                 else:
                     settled.append((command, answer))
             self._settle(settled)
@@ -215,23 +217,23 @@ class Calls:
             del self._sent[key]
 
     # -------------------------------------------------------------------------------------------------------- archives
-    def _upload_for(self, command: Command) -> None:
+    def _upload_for(self, command: Command, name: str, uploaded: Set[str]) -> None:
         """Send a command's archive, once for all commands to the machine that wait for it; then repeat them."""
-        to = (command.instance_id, str(command.request["archive"]))
+        to = (command.instance_id, name)
         with self._changed:
             waiting = self._uploads.setdefault(to, [])
             waiting.append(command)
         if len(waiting) == 1:
-            self._in_background(self._upload_and_repeat, to, command.archive)
+            self._in_background(self._upload_and_repeat, to, command.archives[name], uploaded | {name})
 
-    def _upload_and_repeat(self, to: tuple[InstanceId, str], archive: Path) -> None:
+    def _upload_and_repeat(self, to: tuple[InstanceId, str], archive: Path, uploaded: Set[str]) -> None:
         sent = self._upload(*to, archive)
         with self._changed:
             waiting = self._uploads.pop(to)
         if "taken" in sent:
-            self._carry(waiting, uploads=False)
+            self._carry(waiting, uploaded)
         elif "refused" in sent:
-            self._carry([refused(each, sent["refused"]) for each in waiting], uploads=False)
+            self._carry([refused(each, sent["refused"]) for each in waiting], uploaded)
         else:
             self._settle([(each, sent) for each in waiting])
 
@@ -266,4 +268,4 @@ def refused(command: Command, why: str) -> Command:
 
 def unreadable(archive: Path, error: OSError) -> str:
     """Return why an archive cannot be sent."""
-    return f"the uploaded work directory {archive} cannot be read: {error.strerror}"
+    return f"the archive {archive} cannot be read: {error.strerror}"

@@ -31,7 +31,7 @@ from hcloud.engine.prepared_roots import PreparedRoot
 from hcloud.engine.profiling import Measurement, Profile
 from hcloud.engine.sampling import Sampler
 from hcloud.engine.sandbox import Cell, Isolation, prepare_cell
-from hcloud.engine.unit import STOP_SIGNAL, Unit, sync_directory
+from hcloud.engine.unit import CHECKPOINT_ASKED, RESTORE, STOP_SIGNAL, WORKDIR, Unit, sync_directory
 from hcloud.engine.usage import descendants
 from hcloud.provider import ExitRecord, UnitSpec
 
@@ -74,6 +74,8 @@ class Keeper:
         self._cause: FailureCause | None = None  # why it failed, when that is known before its exit code is
         self._detail = ""
         self._stopping = False
+        self._signalled = 0
+        """Number of the checkpoint for which the command was sent its signal last."""
         self._is_clear = False
         """Whether nothing is left of what was started."""
         self._image_environment: dict[str, str] = {}
@@ -117,7 +119,9 @@ class Keeper:
         if spec.image is not None:
             image_root = mount_image(self._isolation, spec.image, self._unit.id)
             self._image_environment = image_environment(self._isolation, spec.image)
-        self._unpack(root / "job")
+        workdir_bytes = self._bootstrap.number("max_workdir_mib", 64) * EXPANSION_MAX * MIB
+        self._unpack(self._unit.path / WORKDIR, root / "job", workdir_bytes)
+        self._unpack(self._unit.path / RESTORE, root / "job", int(spec.resources.disk_gib * GIB))
         return Cell(
             root=root,
             uid=self._uid,
@@ -136,15 +140,14 @@ class Keeper:
             vcpus=resources.vcpus + halted_vcpus, memory_mib=resources.memory_mib, pids=pids, cpus=self._bootstrap.cpus
         )
 
-    def _unpack(self, job: Path) -> None:
+    def _unpack(self, archive: Path, job: Path, limit_bytes: int) -> None:
         """Unpack as the unit's own user, so that not even a flaw in unpacking can touch anything else."""
-        archive = self._unit.path / "workdir.tar.gz"
         if not archive.exists():
             return
         reader, writer = os.pipe()
         child = os.fork()
         if child == 0:
-            os.write(writer, self._unpack_as_user(archive, job).encode()[:4000])
+            os.write(writer, self._unpack_as_user(archive, job, limit_bytes).encode()[:4000])
             os._exit(0)
         os.close(writer)
         with os.fdopen(reader) as pipe:
@@ -153,8 +156,7 @@ class Keeper:
             raise UnitRefused(message or "the work directory could not be unpacked")
         archive.unlink()
 
-    def _unpack_as_user(self, archive: Path, job: Path) -> str:
-        cap = self._bootstrap.number("max_workdir_mib", 64) * EXPANSION_MAX * MIB
+    def _unpack_as_user(self, archive: Path, job: Path, limit_bytes: int) -> str:
         try:
             launch.die_with_parent()
             handle = os.open(archive, os.O_RDONLY)
@@ -162,7 +164,7 @@ class Keeper:
             resource.setrlimit(resource.RLIMIT_DATA, (UNPACKING_BYTES, UNPACKING_BYTES))
             if self._isolation.root:
                 launch.become_user(self._uid)
-            unpack(handle, min(cap, int(self._spec.resources.disk_gib * GIB)))
+            unpack(handle, min(limit_bytes, int(self._spec.resources.disk_gib * GIB)))
         except UnitRefused as error:
             return str(error)
         except OSError as error:
@@ -307,6 +309,7 @@ class Keeper:
             self._ask_to_end(running)
         if self._stop_asked() and not self._stopping:
             self._ask_to_end(running)
+        self._signal_checkpoint(running)
         overrun = self._sampler.look(running.pid)
         if overrun is not None:
             self._decide(*overrun)
@@ -332,6 +335,21 @@ class Keeper:
             own -= {running.pid} | descendants(running.pid, depth=1)
         for pid in own:
             _send(pid, signal.SIGTERM)
+
+    def _signal_checkpoint(self, running: RunningCommand | Measurement) -> None:
+        """Send the command, not its children, the signal for a checkpoint that was asked for."""
+        wanted = self._spec.checkpoint
+        if wanted is None or not wanted.signal or self._stopping or not (self._unit.path / "started.json").exists():
+            return
+        asked = (self._unit.read(CHECKPOINT_ASKED) or {}).get("number", 0)
+        if asked <= self._signalled:
+            return
+        self._signalled = asked
+        commands = {running.pid}
+        if self._isolation.bwrap:
+            commands = descendants(running.pid, depth=2) - descendants(running.pid, depth=1)
+        for pid in commands:
+            _send(pid, signal.Signals[f"SIG{wanted.signal}"])
 
     def _kill_everything(self) -> bool:
         """Kill the whole tree; return whether nothing is left of it."""

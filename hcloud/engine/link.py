@@ -100,6 +100,8 @@ class LinkHost:
                     return self._logs(request)
                 case "outputs":
                     return self._read_outputs(request)
+                case "checkpoint":
+                    return self._read_checkpoint(request)
                 case "put":
                     return self._put(request)
                 case "ping":
@@ -127,6 +129,13 @@ class LinkHost:
         if unit is None:
             return {"absent": request["unit"]}
         return self._outputs.read(unit, request["offset"], min(request["limit"], CHUNK_MAX))
+
+    def _read_checkpoint(self, request: Mapping[str, Any]) -> Answer:
+        unit = self._units.get(request["unit"])
+        if unit is None:
+            return {"absent": request["unit"]}
+        limit = min(request["limit"], CHUNK_MAX)
+        return self._outputs.read_checkpoint(unit, int(request["number"]), request["offset"], limit)
 
     def _put(self, request: Mapping[str, Any]) -> Answer:
         """Take a piece of an archive; the last one makes it visible under its name."""

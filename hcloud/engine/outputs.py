@@ -1,11 +1,13 @@
-"""What an ended unit leaves behind: the files its job wants back, packed on its machine and read in pieces.
+"""Files of a unit that its job wants back, or its next attempt needs, packed on its machine and read in pieces.
 
 ``python -m hcloud.engine.outputs`` packs. It is a process of its own, as the unit's user, so that it can read nothing
-that the unit could not, and begins when the daemon first asks. Nothing of the unit runs by then, so files do not change
-under it. It can be killed and begun anew at any time: an archive appears whole, by one rename, next to ``root/``:
+that the unit could not, and begins when the daemon first asks. It can be killed and begun anew at any time: an archive
+appears whole, by renames, next to ``root/``:
 
-    outputs.tar    the archive
-    outputs.json   its :class:`OutputsManifest`
+    outputs.tar      what an ended unit leaves behind: nothing of it runs, so files do not change while they are packed
+    outputs.json     its :class:`OutputsManifest`
+    checkpoint.tar   what a running unit keeps for its next attempt, packed once it has not changed for a moment, and
+    checkpoint.json  again if it changed meanwhile; its manifest has a number: that of the request it was packed for
 """
 
 from __future__ import annotations
@@ -18,7 +20,9 @@ import stat
 import subprocess
 import sys
 import tarfile
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import IO, Any
@@ -27,90 +31,119 @@ from hcloud.engine import launch
 from hcloud.engine.unit import Unit, sync_directory, write_json
 from hcloud.provider import OutputsManifest
 
-ARCHIVE, MANIFEST = "outputs.tar", "outputs.json"
+OUTPUTS, CHECKPOINT = "outputs", "checkpoint"
 FILES_MAX = 100_000
 NAMES_IN_NOTE = 3
 TRIES_MAX = 3
 """So often packing may be killed, by lack of memory for instance, until the unit's outputs are given up."""
 COPY_BYTES = 1 << 20
+SETTLED_S, SETTLING_S, LOOK_S = 0.5, 20.0, 0.1
+"""What has not changed for the first time is packed, and after the second one whatever is there; looked at this often.
+"""
+CHANGES_MAX = 5
+"""So often files may change while they are packed."""
 
 
 class UnitOutputs:
-    """Packs outputs of ended units, each in a process of its own, and reads the archives. For the link's one thread."""
+    """Packs files of units, each in a process of its own, and reads the archives. For the link's one thread."""
 
     def __init__(self, limit_bytes: int, *, root: bool) -> None:
         """Prepare. ``limit_bytes``: the largest archive. ``root``: whether this process may become the units' users."""
         self._limit_bytes, self._root = limit_bytes, root
-        self._packing: dict[str, subprocess.Popen[bytes]] = {}
-        self._tries: dict[str, int] = {}
+        self._packing: dict[tuple[str, str], tuple[subprocess.Popen[bytes], int]] = {}
+        """By unit and kind, the process that packs, and for which number."""
+        self._tries: dict[tuple[str, str], int] = {}
 
     def read(self, unit: Unit, offset: int, limit: int) -> dict[str, Any]:
-        """Return a piece on the wire. Without a manifest it is not packed yet: ask again."""
-        found = unit.read(MANIFEST)
+        """Return a piece of an ended unit's outputs on the wire. Without a manifest it is not packed yet: ask again."""
+        found = unit.read(f"{OUTPUTS}.json")
         if found is None and unit.ended:
-            self._pack(unit)
-            found = unit.read(MANIFEST)
-        if found is None:
-            return {"content": b"", "next_offset": offset, "end": False, "manifest": None}
-        content = b""
-        if found["bytes"]:
-            with (unit.path / ARCHIVE).open("rb") as archive:
-                archive.seek(offset)
-                content = archive.read(limit)
-        after = offset + len(content)
-        return {"content": content, "next_offset": after, "end": after >= found["bytes"], "manifest": found}
+            self._pack(unit, OUTPUTS, 0)
+            found = unit.read(f"{OUTPUTS}.json")
+        return _piece(unit, OUTPUTS, found, offset, limit)
 
-    def _pack(self, unit: Unit) -> None:
+    def read_checkpoint(self, unit: Unit, number: int, offset: int, limit: int) -> dict[str, Any]:
+        """Return a piece of what a unit keeps for its next attempt, packed for this ``number`` or a later one."""
+        found = unit.read(f"{CHECKPOINT}.json")
+        if found is None or found.pop("number") < number:
+            self._pack(unit, CHECKPOINT, number)
+            found = unit.read(f"{CHECKPOINT}.json")
+            if found is not None and found.pop("number") < number:
+                found = None
+        return _piece(unit, CHECKPOINT, found, offset, limit)
+
+    def _pack(self, unit: Unit, kind: str, number: int) -> None:
         """Begin to pack, or make visible what was packed."""
-        process = self._packing.get(unit.id)
+        process, packed_for = self._packing.get((unit.id, kind), (None, 0))
         if process is None:
-            self._begin(unit)
+            self._begin(unit, kind, number)
             return
         if process.poll() is None:
             return
-        del self._packing[unit.id]
-        tries = self._tries[unit.id] = self._tries.get(unit.id, 0) + 1
-        packed = unit.read(f".{MANIFEST}") if process.returncode == 0 else None
+        del self._packing[unit.id, kind]
+        tries = self._tries[unit.id, kind] = self._tries.get((unit.id, kind), 0) + 1
+        packed = unit.read(f".{kind}.json") if process.returncode == 0 else None
         if packed is None and tries < TRIES_MAX:
             return
-        self._tries.pop(unit.id)
+        self._tries.pop((unit.id, kind))
         if packed is None:
-            packed = asdict(OutputsManifest(note=f"its outputs could not be packed: code {process.returncode}"))
+            packed = asdict(OutputsManifest(note=f"its {kind} could not be packed: code {process.returncode}"))
         if packed["bytes"]:
-            (unit.path / f".{ARCHIVE}").rename(unit.path / ARCHIVE)
+            (unit.path / f".{kind}.tar").rename(unit.path / f"{kind}.tar")
             sync_directory(unit.path)
-        write_json(unit.path / MANIFEST, packed, durable=True)
+        _write_manifest(unit, kind, packed, packed_for)
 
-    def _begin(self, unit: Unit) -> None:
+    def _begin(self, unit: Unit, kind: str, number: int) -> None:
         spec = unit.read("spec.json") or {}
-        patterns = spec.get("unit", {}).get("outputs", [])
+        wanted = spec.get("unit", {}).get(kind)
+        patterns = [glob.escape(wanted["path"])] if kind == CHECKPOINT and wanted else wanted or []
         if not patterns or not (unit.path / "root" / "job").is_dir():
             note = "it ended before it had a work directory" if patterns else ""
-            write_json(unit.path / MANIFEST, asdict(OutputsManifest(note=note)), durable=True)
+            _write_manifest(unit, kind, asdict(OutputsManifest(note=note)), number)
             return
+        if kind == CHECKPOINT and wanted["signal"]:
+            unit.request_checkpoint(number)
         asked = {
             "folder": str(unit.path / "root" / "job"),
             "patterns": patterns,
             "limit_bytes": self._limit_bytes,
             "uid": spec["uid"] if self._root else None,
+            "changes": kind == CHECKPOINT and not unit.ended,
         }
         without_site = ["-S"] if sys.flags.no_site else []
         command = [sys.executable, *without_site, "-W", "ignore", "-m", "hcloud.engine.outputs"]
-        with _new(unit.path / f".{ARCHIVE}") as archive, _new(unit.path / f".{MANIFEST}") as manifest:
+        with _new(unit.path / f".{kind}.tar") as archive, _new(unit.path / f".{kind}.json") as manifest:
             process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=archive, stderr=manifest)
         assert process.stdin is not None
         with process.stdin as pipe:
             pipe.write(json.dumps(asked).encode())
-        self._packing[unit.id] = process
+        self._packing[unit.id, kind] = process, number
 
     def forget(self, unit_ids: Sequence[str]) -> None:
         """Let go of what is known of units."""
-        for unit_id in unit_ids:
-            process = self._packing.pop(unit_id, None)
+        for key in [(unit_id, kind) for unit_id in unit_ids for kind in (OUTPUTS, CHECKPOINT)]:
+            process, _ = self._packing.pop(key, (None, 0))
             if process is not None:
                 process.kill()
                 process.wait()
-            self._tries.pop(unit_id, None)
+            self._tries.pop(key, None)
+
+
+def _piece(unit: Unit, kind: str, found: dict[str, Any] | None, offset: int, limit: int) -> dict[str, Any]:
+    if found is None:
+        return {"content": b"", "next_offset": offset, "end": False, "manifest": None}
+    content = b""
+    if found["bytes"]:
+        with (unit.path / f"{kind}.tar").open("rb") as archive:
+            archive.seek(offset)
+            content = archive.read(limit)
+    after = offset + len(content)
+    return {"content": content, "next_offset": after, "end": after >= found["bytes"], "manifest": found}
+
+
+def _write_manifest(unit: Unit, kind: str, manifest: dict[str, Any], number: int) -> None:
+    numbered = {"number": number} if kind == CHECKPOINT else {}
+    write_json(unit.path / f"{kind}.json", manifest | numbered, durable=True)
 
 
 def _new(path: Path) -> IO[bytes]:
@@ -165,6 +198,41 @@ def pack(folder: Path, patterns: Sequence[str], archive: IO[bytes], limit_bytes:
     if not files:
         return OutputsManifest(note=note)
     return OutputsManifest(files=files, bytes=written.count, sha256=written.digest.hexdigest(), note=note)
+
+
+def pack_settled(
+    folder: Path,
+    patterns: Sequence[str],
+    archive: IO[bytes],
+    limit_bytes: int,
+    pause: Callable[[float], object] = time.sleep,
+) -> OutputsManifest:
+    """Return :func:`pack` of files that something may still write: of one moment at which none of them changed."""
+    for _ in range(CHANGES_MAX):
+        before, same_for_s, waited_s = _state(folder, patterns), 0.0, 0.0
+        while same_for_s < SETTLED_S and waited_s < SETTLING_S:
+            pause(LOOK_S)
+            now, waited_s = _state(folder, patterns), waited_s + LOOK_S
+            before, same_for_s = now, same_for_s + LOOK_S if now == before else 0.0
+        archive.seek(0)
+        archive.truncate()
+        try:
+            manifest = pack(folder, patterns, archive, limit_bytes)
+        except OSError:  # a file became shorter
+            continue
+        if _state(folder, patterns) == before:
+            return manifest
+    return OutputsManifest(note=f"its files changed each of {CHANGES_MAX} times while they were copied")
+
+
+def _state(folder: Path, patterns: Sequence[str]) -> list[tuple[str, int, int, int]]:
+    """Return what shows whether files changed: name, number, size and time of each."""
+    found = list[tuple[str, int, int, int]]()
+    for name in _matching(folder, patterns)[0]:
+        with suppress(OSError):
+            state = os.lstat(folder / name)
+            found.append((name, state.st_ino, state.st_size, state.st_mtime_ns))
+    return found
 
 
 def _matching(folder: Path, patterns: Sequence[str]) -> tuple[list[str], list[str], list[str]]:
@@ -225,7 +293,8 @@ def main() -> int:
     if asked["uid"] is not None:
         launch.become_user(asked["uid"])
     launch.die_with_parent()  # afterwards: another user takes that back
-    manifest = pack(Path(), asked["patterns"], sys.stdout.buffer, asked["limit_bytes"])
+    pack_now = pack_settled if asked["changes"] else pack
+    manifest = pack_now(Path(), asked["patterns"], sys.stdout.buffer, asked["limit_bytes"])
     sys.stdout.buffer.flush()
     os.fsync(sys.stdout.fileno())
     sys.stderr.write(json.dumps(asdict(manifest)))

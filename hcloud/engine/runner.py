@@ -257,13 +257,22 @@ class GatewayRunner:
         return chunks
 
     def read_outputs(self, unit: UnitId, instance_id: InstanceId, offset: int, limit: int) -> OutputsPiece:
-        """Read a part of a unit's outputs, for as long as that takes: in pieces that are under way together, so that
-        agent, gateway and this process are busy at the same time."""
+        """Read a part of a unit's outputs, for as long as that takes."""
+        return self._read_archive({"op": "outputs", "unit": unit}, instance_id, offset, limit)
+
+    def read_checkpoint(
+        self, unit: UnitId, instance_id: InstanceId, number: int, offset: int, limit: int
+    ) -> OutputsPiece:
+        """Read a part of what a unit keeps for its next attempt, for as long as that takes."""
+        return self._read_archive({"op": "checkpoint", "unit": unit, "number": number}, instance_id, offset, limit)
+
+    def _read_archive(self, request: Answer, instance_id: InstanceId, offset: int, limit: int) -> OutputsPiece:
+        """Read in pieces that are under way together, so that agent, gateway and this process are busy at one time."""
         commands = [
             Command(
-                ("outputs", unit, at),
+                (*request.values(), at),
                 instance_id,
-                {"op": "outputs", "unit": unit, "offset": at, "limit": min(OUTPUTS_PIECE_BYTES, offset + limit - at)},
+                {**request, "offset": at, "limit": min(OUTPUTS_PIECE_BYTES, offset + limit - at)},
             )
             for at in range(offset, offset + limit, OUTPUTS_PIECE_BYTES)
         ]
@@ -381,15 +390,19 @@ def _log_command(piece: LogPiece) -> Command:
 
 def _start_command(unit: UnitSpec) -> Command:
     """What the worker is asked: to start the unit, or never to, where what it needs cannot be sent."""
-    plain, archive = unit_to_wire(unit), Path(unit.workdir) if unit.workdir is not None else None
-    request: Answer = {"op": "start", "spec": plain, "archive": None}
-    command = Command(("start", unit.id), unit.instance_id, request, True, archive, is_news=True)
+    request: Answer = {"op": "start", "spec": unit_to_wire(unit), "archive": None}
+    archives = dict[str, Path]()
+    command = Command(("start", unit.id), unit.instance_id, request, True, archives, is_news=True)
     if unit.refusal:
         return refused(command, unit.refusal)
-    try:
-        request["archive"] = _archive_name(archive) if archive is not None else None
-    except OSError as error:
-        return refused(command, unreadable(archive or Path(), error))
+    for kind, path in (("archive", unit.workdir), ("restore", unit.restore)):
+        if path is None:
+            continue
+        try:
+            request[kind] = _archive_name(Path(path))
+        except OSError as error:
+            return refused(command, unreadable(Path(path), error))
+        archives[request[kind]] = Path(path)
     return command
 
 

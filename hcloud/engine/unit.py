@@ -4,6 +4,7 @@ Layout of ``<state_dir>/units/<unit id>/``::
 
     spec.json      what to run, the machine's boot id, the user id the unit runs under
     workdir.tar.gz the uploaded archive, until it is unpacked
+    restore.tar    what the attempt before kept, until it is unpacked over it
     keeper.lock    locked (flock) by the keeper as long as it lives; the lock is taken before the directory appears
     keeper.json    the keeper's process id
     started.json   when the command itself started
@@ -43,6 +44,7 @@ from hcloud.provider import ExitRecord
 LOCK = "keeper.lock"
 EXIT, BOUNDS = "exit.json", "bounds.json"
 STOP_SIGNAL = signal.SIGUSR1
+WORKDIR, RESTORE, CHECKPOINT_ASKED = "workdir.tar.gz", "restore.tar", "checkpoint-asked.json"
 
 
 def boot_id() -> str:
@@ -159,6 +161,11 @@ class Unit:
             self.write("stop.json", {"cause": cause.value if cause else None, "at": at}, durable=True)
         self.signal_keeper(STOP_SIGNAL)
 
+    def request_checkpoint(self, number: int) -> None:
+        """Have its keeper send the command the signal upon which it writes its state, once for each number."""
+        self.write(CHECKPOINT_ASKED, {"number": number})
+        self.signal_keeper(STOP_SIGNAL)
+
     def take_bounds_of(self, epoch: int) -> None:
         """Note in which epoch the daemon led that bounds it now; raises UnitRefused where a later one has already."""
         last = int((self.read(BOUNDS) or {}).get("epoch", epoch))
@@ -231,7 +238,9 @@ class UnitDirectories:
         path = self.path / unit_id
         return Unit(path) if path.is_dir() else None
 
-    def create(self, unit_id: str, spec: Mapping[str, Any], archive: Path | None = None) -> tuple[Unit, int] | None:
+    def create(
+        self, unit_id: str, spec: Mapping[str, Any], archive: Path | None = None, restore: Path | None = None
+    ) -> tuple[Unit, int] | None:
         """Take the fence: make the unit's directory; return it with the held lock's file descriptor.
 
         None: there is one already, or was one: this unit was started, or fenced off, before. The fence must be on the
@@ -244,7 +253,9 @@ class UnitDirectories:
         os.chmod(staged, 0o711)  # whatever the umask is
         write_json(staged / "spec.json", spec)
         if archive is not None:
-            os.link(archive, staged / "workdir.tar.gz")
+            os.link(archive, staged / WORKDIR)
+        if restore is not None:
+            os.link(restore, staged / RESTORE)
         lock = os.open(staged / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         fcntl.flock(lock, fcntl.LOCK_EX)
         try:

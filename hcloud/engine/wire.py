@@ -8,7 +8,7 @@ from typing import Any, Literal, cast
 
 from hcloud.core.errors import UnitRefused
 from hcloud.core.estimates import Findings, Measure, Reading
-from hcloud.core.model import FailureCause, MetricsHook, ProfileRequest, ProgressHook, Resources
+from hcloud.core.model import Checkpoint, FailureCause, MetricsHook, ProfileRequest, ProgressHook, Resources
 from hcloud.core.plain import to_plain
 from hcloud.provider import (
     ExitRecord,
@@ -28,14 +28,15 @@ UNIT_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 
 def unit_to_wire(spec: UnitSpec) -> dict[str, Any]:
-    """Return the spec as a plain dictionary; ``workdir`` (a path of the daemon's host) stays out of it.
+    """Return the spec as a plain dictionary; ``workdir`` and ``restore`` (paths of the daemon's host) stay out of it.
 
     So do ``refusal`` and ``secrets``, which agents of before do not know.
     """
     plain: dict[str, Any] = to_plain(spec) | {"env": dict(spec.env), "workdir": None}
-    del plain["refusal"], plain["secrets"]
-    if not spec.outputs:  # nor do they know these
-        plain.pop("outputs", None)
+    del plain["refusal"], plain["secrets"], plain["restore"]
+    for name in ("outputs", "checkpoint"):  # nor do they know these
+        if not plain[name]:
+            del plain[name]
     return plain
 
 
@@ -53,10 +54,12 @@ def unit_from_wire(plain: Mapping[str, Any]) -> UnitSpec:
     if metrics is not None:
         probe = metrics["probe"]
         metrics = MetricsHook(**{**metrics, "probe": tuple(probe) if probe else None})
+    checkpoint = plain.get("checkpoint")
     changes = {
         "command": tuple(plain["command"]),
         "peers": tuple(plain["peers"]),
         "outputs": tuple(plain.get("outputs", ())),
+        "checkpoint": Checkpoint(**checkpoint) if checkpoint is not None else None,
         "resources": Resources(**plain["resources"]),
         "progress": ProgressHook(**progress) if progress is not None else None,
         "metrics": metrics,

@@ -286,17 +286,18 @@ class WorkerSupervisor:
         refuse_unsafe(spec, self._isolation, self._bootstrap.isolation)
         if spec.profile is not None and self._profile is None:
             raise UnitRefused("this worker was started without a profiler")
-        archive = None
-        if (name := request["archive"]) is not None:
-            archive = self._archives / name
-            if not archive.exists():
-                return {"need": name}
+        archives = dict[str, Path]()
+        for kind in ("archive", "restore"):
+            if (name := request.get(kind)) is not None:
+                archives[kind] = self._archives / name
+                if not archives[kind].exists():
+                    return {"need": name}
         uid = self._free_uid()
         self._trim_archives()
         prepared = self._roots.root(uid) if self._isolation.bwrap and spec.image is None else None
         # The environment, in which secrets may be, reaches the keeper by fork or socket: it is never on this disk.
         kept = {**request["spec"], "env": {}}
-        created = self._units.create(spec.id, {"unit": kept, "uid": uid, "boot_id": self._boot_id}, archive)
+        created = self._units.create(spec.id, {"unit": kept, "uid": uid, "boot_id": self._boot_id}, **archives)
         if created is None:
             return {"started": "before"}
         unit, lock = created

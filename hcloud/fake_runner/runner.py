@@ -236,6 +236,16 @@ class FakeRunner:
         note = "" if life is None or life.unit.forgotten else "no program ran, so there are no outputs"
         return OutputsPiece(content=b"", next_offset=offset, end=True, manifest=OutputsManifest(note=note))
 
+    def read_checkpoint(
+        self, unit: UnitId, instance_id: InstanceId, number: int, offset: int, limit: int
+    ) -> OutputsPiece:
+        """Say that nothing was kept, as no program runs."""
+        with self._hold():
+            if not self._answers(instance_id):
+                raise WorkerUnreachable(f"the worker on {instance_id} does not answer")
+        manifest = OutputsManifest(note="no program runs, so there are no checkpoints")
+        return OutputsPiece(content=b"", next_offset=offset, end=True, manifest=manifest)
+
     def forget(self, units: Mapping[UnitId, InstanceId]) -> None:
         """Delete the output and records of ended units, but keep their fences."""
         with self._hold():

@@ -14,12 +14,13 @@ from hcloud.core.estimates import Classification
 from hcloud.core.model import EventKind, FailureCause, Instance, InstanceId, Job, JobId, ServiceTarget
 from hcloud.core.rows import number_of
 from hcloud.observe import facts
+from hcloud.observe.checkpoint_archive import CheckpointArchive
 from hcloud.observe.co_runs import CoRunPeriods
 from hcloud.observe.facts import Change, FactBatch, ObservationRound, UnitEnd, UnitHost
 from hcloud.observe.log_archive import LogArchive
 from hcloud.observe.output_archive import LeftUnit, OutputArchive
 from hcloud.observe.sampling import SampleChange, Sampling, record_sample, served_as_promised
-from hcloud.provider import Runner, RunnerView, UnitReport, UnitSample, UnitState, WorkerReport
+from hcloud.provider import ExitRecord, Runner, RunnerView, UnitReport, UnitSample, UnitState, WorkerReport
 from hcloud.quarantine import CYCLE_ERRORS, Failure, bisect_failures
 from hcloud.spec.policy import Policy
 
@@ -41,6 +42,8 @@ class UnitObserver:
     unit_index: UnitIndex
     outputs: OutputArchive | None = None
     """Where outputs of jobs are kept; None: nowhere, as no programs run."""
+    checkpoints: CheckpointArchive | None = None
+    """Where checkpoints of running units are kept; None: nowhere, as no programs run."""
     believed: Mapping[str, Classification] = field(default_factory=dict)
     """What the last plan believed of applications: what jobs reach is compared with it."""
     _settled: dict[InstanceId, WorkerReport] = field(default_factory=dict)
@@ -121,6 +124,8 @@ class UnitObserver:
             self._settled_under = policy
         changed = [each for each in engine.workers if settled.get(each.instance_id) is not each]
         self._archive(changed, observed)
+        if self.checkpoints is not None:
+            self.checkpoints.copy_due(self._is_noticed)
         for worker in changed:
             name = worker.instance_id
             instance, before = machines.get(name), settled.pop(name, None)
@@ -138,19 +143,26 @@ class UnitObserver:
                 settled[name] = worker
         return batches
 
+    def _is_noticed(self, instance_id: InstanceId) -> bool:
+        """Return whether the provider announced to take a machine back."""
+        instance = self.unit_index.machines.get(instance_id)
+        return instance is not None and instance.preempt_at is not None
+
     def _archive(self, workers: Sequence[WorkerReport], observed: ObservationRound) -> None:
         """Copy output of ended units, of all together: their ends are recorded once it is archived."""
         owners = self.unit_index.owners
-        ended = {
-            report.id: worker.instance_id
+        exits = {
+            report.id: (worker.instance_id, report.exit)
             for worker in workers
             for report in worker.units
             if report.exit is not None and report.id in owners.get(worker.instance_id, ())
         }
+        ended = {unit: instance_id for unit, (instance_id, _) in exits.items()}
 
         def collect(some: Sequence[str]) -> None:
             logged = self.logs.collect(self.runner, {unit: ended[unit] for unit in some})
-            observed.archived |= self._with_outputs({unit: ended[unit] for unit in logged})
+            kept = [unit for unit in logged if self._has_kept(unit, *exits[unit])]
+            observed.archived |= self._with_outputs({unit: ended[unit] for unit in kept})
 
         def on_failure(unit: str, failure: Failure) -> None:
             job, _ = owners[ended[unit]][unit]
@@ -159,6 +171,15 @@ class UnitObserver:
         failure = bisect_failures(list(ended), collect, on_failure)
         if failure is not None:
             observed.failing["archiving output"] = failure
+
+    def _has_kept(self, unit: str, instance_id: InstanceId, record: ExitRecord) -> bool:
+        """Return whether what an ended unit keeps for its next attempt is here, or it has done all its work."""
+        job, allocation = self.unit_index.owners[instance_id][unit]
+        if self.checkpoints is None or job.spec.checkpoint is None:
+            return True
+        if record.exit_code == 0 or job.cancelled_by is not None:
+            return True
+        return self.checkpoints.copy_last(unit, job, allocation.rank, instance_id)
 
     def _with_outputs(self, ended: Mapping[str, InstanceId]) -> Set[str]:
         """Return those of ended units that leave no outputs, or whose outputs are here; the others are being copied."""
@@ -223,6 +244,11 @@ class UnitObserver:
         self._note_neighbours(report.id, job, host)
         if report.started_at is not None and allocation.started_at is None:
             yield facts.unit_started(job.id, allocation.rank, report.started_at)
+        if self.checkpoints is not None and job.spec.checkpoint is not None:
+            if report.exit is None and report.started_at is not None:
+                self.checkpoints.follow(report.id, job, allocation.rank, instance_id)
+            elif report.exit is not None and report.id in observed.archived:
+                self.checkpoints.leave(report.id)
         sample = report.sample
         every_s = policy.timing.sample_every_s
         if report.exit is None and sample is not None and self._sampling.is_due(report.id, sample, every_s):

@@ -151,6 +151,7 @@ def _run(
         profiling="never",
         profile=request,
         outputs=(),
+        checkpoint=None,
         placement=Constraints(instance_id=instance.id),
         vcpus_within=None,
     )

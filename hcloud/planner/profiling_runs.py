@@ -159,6 +159,7 @@ def _run_spec(spec: JobSpec, request: ProfileRequest, policy: ProfilingPolicy) -
         profiling="never",
         profile=request,
         outputs=(),
+        checkpoint=None,
         vcpus_within=None,
         placement=spec.placement and replace(spec.placement, apart_from=(), spread="none"),
     )

@@ -54,6 +54,7 @@ def requirements(spec: JobSpec) -> Key:
         *(nodes.count, nodes.minimum, nodes.gang),
         spec.target.kind,
         spec.interruptible,
+        None if spec.checkpoint is None else spec.checkpoint.every_s,
         spec.instance_types,
         *(spec.preferred_types, spec.slower_elsewhere),
         spec.exclusive,

@@ -2,7 +2,7 @@
 
 A job that lost its instance is queued again (``retries`` counts it). After ``spot.most_losses``
 preemptions it avoids spot, if anything else is on offer: each loss may cost all its work, so a long job might never
-end. Draining an instance on a provider's notice is part of ``instance_lifecycle``.
+end, unless it keeps checkpoints. Draining an instance on a provider's notice is part of ``instance_lifecycle``.
 
 Where machines were preempted, spot offers are compared by their expected cost: a run of ``r`` seconds on machines that
 are lost at random, ``rate`` times per second, and that begins anew after each loss, takes ``(e^(rate r) - 1) / rate``.
@@ -92,7 +92,8 @@ class SpotDeadlines:
     ``left`` seconds to the deadline, ``b`` for its own boot included, it fails if it is lost after ``left - 2 b - r``
     and before its end: with probability ``e^(-rate (left - 2 b - r)) - e^(-rate r)``. A second loss is not considered.
     ``r`` is ``LONGEST_OF_USUAL`` times the usual run time. A job whose run time is unknown is not judged until it was
-    lost once: then it needs twice what it had (Lindy).
+    lost once: then it needs twice what it had (Lindy). A job with checkpoints repeats what it did since the last one
+    only: where there is time for that, no loss breaks its deadline.
     """
 
     rate_per_s: float
@@ -133,6 +134,9 @@ class SpotDeadlines:
             return False
         boots_s = boot_s()
         left_s = deadline_at - self.now - (2.0 * boots_s if boots_s < inf else 0.0)
+        checkpoint = job.spec.checkpoint
+        if checkpoint is not None and left_s >= run_s + checkpoint.every_s:
+            return False
         return self.broken_probability(run_s, left_s) > self.risk
 
     def broken_probability(self, run_s: float, left_s: float) -> float:
@@ -150,7 +154,9 @@ def _ran_s(job: Job) -> float:
 
 
 def spot_loss_limit_reached(job: Job, spot: SpotPolicy) -> bool:
-    """Return whether ``job`` was preempted so often that it should avoid spot instances."""
+    """Return whether ``job`` was preempted so often that it should avoid spot instances; not if it keeps its work."""
+    if job.spec.checkpoint is not None:
+        return False
     return 0 < spot.most_losses <= job.failures.count(FailureCause.PREEMPTED)
 
 

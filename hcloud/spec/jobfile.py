@@ -31,6 +31,7 @@ from hcloud.core.image_names import image_name
 from hcloud.core.model import (
     BatchTarget,
     BestEffortTarget,
+    Checkpoint,
     Constraints,
     JobSpec,
     MetricsHook,
@@ -70,6 +71,7 @@ PROGRAM_BYTES_MAX: Final = 1024 * 1024
 """Limits of arguments and of environment variables, in number and together; Linux starts no program with 2 MiB."""
 PATTERNS_MOST: Final = 100
 SLOWER_ELSEWHERE: Final = 1.5
+CHECKPOINT_LEAST_S: Final = 5.0
 """How many times as long a job runs on types that it does not prefer, unless it says otherwise (3Sigma §5)."""
 """Limit of each list of names and patterns: each is compared in every plan."""
 URL_MOST: Final = 2048
@@ -111,6 +113,10 @@ def _output_pattern(text: str) -> str:
     if text.startswith(("/", "~")) or ".." in parts or "\0" in text:
         raise ValueError(f"must be below the work directory, such as results/ or *.csv, not {shown(text)}")
     return text
+
+
+def _checkpoint_from_path(value: object) -> object:
+    return {"path": value} if isinstance(value, str) else value
 
 
 def _whole_number_as_text(value: object) -> object:
@@ -474,6 +480,21 @@ class ProgressPart(_JobFilePart):
         return self
 
 
+class CheckpointPart(_JobFilePart):
+    """What the job writes so that its next attempt goes on from there."""
+
+    path: Annotated[NonEmptyText, AfterValidator(_output_pattern)]
+    """A file or folder in the work directory; it is kept off the machine, and restored there for the next attempt."""
+    every: Annotated[PositiveSeconds, Field(ge=CHECKPOINT_LEAST_S)] = 300.0
+    """It is copied so often, and when the provider announces to take the machine back."""
+    signal: Literal["USR1", "USR2", "HUP"] | None = None
+    """Sent to the command (not to its children) before each copy, upon which it writes its state. Default: none."""
+
+    def to_checkpoint(self) -> Checkpoint:
+        """Return the same as a job has it."""
+        return Checkpoint(path=self.path, every_s=self.every, signal=self.signal or "")
+
+
 class MetricsPart(_JobFilePart):
     """How a service's request rate and latency are read: from a metrics URL or by a probe command."""
 
@@ -589,6 +610,14 @@ class JobFile(_JobFilePart):
     """Digest of what is in it, without times of files; set by `hcloud submit`."""
     outputs: Annotated[tuple[Annotated[NonEmptyText, AfterValidator(_output_pattern)], ...], Field(max_length=100)] = ()
     """Files to bring back, as patterns below the work directory: results/, "*.csv", "models/**/best.pt"."""
+    checkpoint: (
+        Annotated[
+            CheckpointPart,
+            BeforeValidator(_checkpoint_from_path, json_schema_input_type=CheckpointPart | NonEmptyText),
+        ]
+        | None
+    ) = None
+    """What the job writes so that its next attempt goes on from there: a path, or a mapping."""
     env: Annotated[Mapping[Variable, VariableValue], BeforeValidator(_few_entries)] = Field(default_factory=dict)
     """Environment variables: text, or for a secret `{secret: VALUE}` or `{secret_from: env:NAME}`."""
     array: Annotated[Text, BeforeValidator(_array_text, json_schema_input_type=str | int)] | None = None
@@ -822,6 +851,7 @@ class JobFile(_JobFilePart):
             "retries": self.retries.to_retries(),
             "max_runtime_s": self.max_runtime,
             "stop_grace_s": self.stop_grace,
+            "checkpoint": self.checkpoint and self.checkpoint.to_checkpoint(),
             "progress": progress and ProgressHook(file=progress.file, total=progress.total),
             "metrics": metrics and MetricsHook(url=metrics.url, probe=metrics.probe, every_s=metrics.every),
             "placement": self.placement.to_constraints(),

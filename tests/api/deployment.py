@@ -100,6 +100,7 @@ class Deployment:
             uploads_dir=home / "uploads",
             logs_dir=home / "logs",
             outputs_dir=home / "outputs",
+            checkpoints_dir=home / "checkpoints",
             readers=frozenset({_name(READER)}),
             max_upload_bytes=max_upload_bytes,
         )

@@ -9,13 +9,14 @@ import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from enum import StrEnum
+from pathlib import Path
 from typing import TypeVar
 
 import pytest
 
 from hcloud.core.clock import Clock
 from hcloud.core.errors import NotFound, WorkerUnreachable
-from hcloud.core.model import FailureCause, InstanceId, MetricsHook, ProgressHook, Resources, UnitId
+from hcloud.core.model import Checkpoint, FailureCause, InstanceId, MetricsHook, ProgressHook, Resources, UnitId
 from hcloud.fake_runner.work import Work
 from hcloud.provider import (
     ExitRecord,
@@ -439,6 +440,33 @@ class RunnerContract(ContractSuite):
 
     def test_an_unknown_unit_left_no_outputs(self, bench: RunnerBench) -> None:
         piece = bench.runner.read_outputs("job-404.1.0", bench.instances[0], 0, 100)
+        assert piece.end and piece.manifest is not None and piece.manifest.bytes == 0
+
+    # ----------------------------------------------------------------------------------------------------- checkpoints
+    def test_what_a_running_unit_keeps_is_where_the_next_one_starts(self, bench: RunnerBench, tmp_path: Path) -> None:
+        script = "trap 'mkdir -p state; echo kept > state/a' USR1; echo ready; " + LOOP
+        checkpoint = Checkpoint(path="state", every_s=60.0, signal="USR1")
+        unit = bench.started(script, checkpoint=checkpoint)
+        bench.until(lambda: bench.runner.logs(unit.id, unit.instance_id, "stdout", 0, 9).content, bench.patience_s)
+
+        def packed(number: int) -> OutputsPiece | None:
+            piece = bench.runner.read_checkpoint(unit.id, unit.instance_id, number, 0, 1 << 20)
+            return piece if piece.manifest is not None else None
+
+        piece = bench.until(lambda: packed(1), bench.patience_s)
+        assert piece.end and piece.manifest is not None and len(piece.content) == piece.manifest.bytes
+        assert piece.manifest.files == 1 or "no program runs" in piece.manifest.note
+        bench.runner.stop({unit.id: unit.instance_id}, cause=None)
+        bench.until_ended(unit)
+        if piece.content:
+            archive = tmp_path / "kept.tar"
+            archive.write_bytes(piece.content)
+            later = bench.started("cat state/a", checkpoint=checkpoint, restore=str(archive))
+            bench.until_ended(later)
+            assert bench.runner.logs(later.id, later.instance_id, "stdout", 0, 100).content == b"kept\n"
+
+    def test_an_unknown_unit_keeps_nothing(self, bench: RunnerBench) -> None:
+        piece = bench.runner.read_checkpoint("job-404.1.0", bench.instances[0], 1, 0, 100)
         assert piece.end and piece.manifest is not None and piece.manifest.bytes == 0
 
     # ---------------------------------------------------------------------------------------------------------- forget

@@ -63,6 +63,19 @@ def test_bad_input_is_one_sentence(home: Home, tmp_path: Path) -> None:
     assert "is not a folder" in home.run("cp", plain, str(tmp_path / "file"), exit_code=2)
 
 
+def test_a_job_goes_on_from_its_checkpoint_when_its_machine_is_taken_back(home: Home) -> None:
+    script = (
+        "n=$(cat state/n 2>/dev/null || echo 0); echo from $n after attempt $HCLOUD_RESTORED; mkdir -p state; "
+        "[ $n = 0 ] || exit 0; echo 7 > state/.n; mv state/.n state/n; echo up; sleep 300"
+    )
+    job = home.run("submit", "-y", "-q", "--checkpoint", "state", *SMALL, "--", "sh", "-c", script).split()[0]
+    wait_until(lambda: "up" in home.run("logs", job), PATIENCE_S)
+    for folder in home.path.glob("providers/local/instances/local-*"):
+        (folder / "preempt").write_text("4")
+    home.run("wait", job)
+    assert home.run("logs", job) == "from 7 after attempt 1\n"
+
+
 def test_outputs_survive_a_daemon_and_an_agent_killed_while_they_are_copied(home: Home, tmp_path: Path) -> None:
     script = "yes 0123456789 | head -c 60000000 > big"
     options = ("--outputs", "big", "--vcpus", "0.5", "--memory", "64MiB", "--disk", "200MiB")

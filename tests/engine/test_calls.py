@@ -48,7 +48,9 @@ def wire() -> FakeWire:
 
 def start(unit: str, instance_id: str = "a", archive: Path | None = None) -> Command:
     request = {"op": "start", "spec": {"id": unit}, "archive": archive.name if archive else None}
-    return Command(("start", unit), instance_id, request, archive=archive, is_news=True)
+    return Command(
+        ("start", unit), instance_id, request, archives={archive.name: archive} if archive else {}, is_news=True
+    )
 
 
 def calls_on(wire: FakeWire, within_s: float = PATIENCE_S, news: Callable[[], object] = lambda: None) -> Calls:

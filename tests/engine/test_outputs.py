@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from hcloud.engine.outputs import TRIES_MAX, UnitOutputs, pack
+from hcloud.engine.outputs import CHANGES_MAX, LOOK_S, OUTPUTS, SETTLED_S, TRIES_MAX, UnitOutputs, pack, pack_settled
 from hcloud.engine.unit import Unit, write_json
 from hcloud.provider import OutputsManifest
 from tests.machine import needs_root
@@ -146,7 +146,7 @@ def test_killed_packing_begins_anew_and_is_given_up_after_some_tries(unit: Unit)
     outputs = UnitOutputs(MIB, root=False)
     for _ in range(TRIES_MAX):
         outputs.read(unit, 0, MIB)
-        process = outputs._packing[unit.id]
+        process, _ = outputs._packing[unit.id, OUTPUTS]
         process.send_signal(signal.SIGSTOP)
         process.kill()
         process.wait()
@@ -156,7 +156,7 @@ def test_killed_packing_begins_anew_and_is_given_up_after_some_tries(unit: Unit)
     (unit.path / "outputs.json").unlink()
     outputs = UnitOutputs(MIB, root=False)
     outputs.read(unit, 0, MIB)
-    outputs._packing[unit.id].kill()
+    outputs._packing[unit.id, OUTPUTS][0].kill()
     assert asked(outputs, unit, lambda answer: answer["manifest"])["manifest"]["files"] == 3
 
 
@@ -176,3 +176,71 @@ def test_packing_reads_nothing_that_the_unit_s_user_could_not(unit: Unit) -> Non
     unit.path.parent.parent.chmod(0o700)
     answer = asked(UnitOutputs(MIB, root=True), unit, lambda answer: answer["manifest"])
     assert answer["manifest"]["files"] == 2 and "'results/a.txt'" in answer["manifest"]["note"]
+
+
+# ---------------------------------------------------------------------------------------------------------- checkpoints
+def settled(folder: Path, changes: Callable[[int], object]) -> tuple[OutputsManifest, str, int]:
+    """What is packed of ``a.txt`` while it changes at each look, its content there, and how often it was looked at."""
+    archive, looks = io.BytesIO(), list[float]()
+
+    def pause(seconds: float) -> None:
+        looks.append(seconds)
+        changes(len(looks))
+
+    manifest = pack_settled(folder, ["results/a.txt"], archive, MIB, pause)
+    if not manifest.bytes:
+        return manifest, "", len(looks)
+    with tarfile.open(fileobj=io.BytesIO(archive.getvalue())) as tar:
+        return manifest, tar.extractfile("results/a.txt").read().decode(), len(looks)  # type: ignore[union-attr]
+
+
+def test_files_are_packed_once_they_have_not_changed_for_a_moment(folder: Path) -> None:
+    file = folder / "results" / "a.txt"
+    manifest, content, looks = settled(folder, lambda look: file.write_text("a" * look) if look <= 10 else None)
+    assert content == "a" * 10 and looks == pytest.approx(10 + SETTLED_S / LOOK_S, abs=1)
+    assert manifest.sha256 and manifest.note == ""
+
+
+def test_files_that_change_while_they_are_packed_are_packed_again(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, packed_so_far = folder / "results" / "a.txt", list[int]()
+
+    def changing(*given: Any) -> OutputsManifest:
+        manifest = pack(*given)
+        packed_so_far.append(manifest.bytes)
+        if len(packed_so_far) <= often:
+            file.write_text("x" * 2000 * len(packed_so_far))
+        return manifest
+
+    monkeypatch.setattr("hcloud.engine.outputs.pack", changing)
+    often = 2
+    assert settled(folder, lambda _: None)[1] == "x" * 4000
+    often = 100
+    manifest, _, _ = settled(folder, lambda _: None)
+    assert manifest.bytes == 0 and f"changed each of {CHANGES_MAX} times" in manifest.note
+
+
+def test_a_checkpoint_is_packed_anew_for_each_number(unit: Unit) -> None:
+    (unit.path / "exit.json").unlink()
+    write_json(
+        unit.path / "spec.json",
+        {"unit": {"checkpoint": {"path": "results/a.txt", "every_s": 60.0, "signal": ""}}, "uid": os.getuid()},
+    )
+    outputs, file = UnitOutputs(MIB, root=False), unit.path / "root" / "job" / "results" / "a.txt"
+
+    def packed_for(number: int) -> dict[str, Any]:
+        answers = list[dict[str, Any]]()
+
+        def there() -> bool:
+            answers.append(outputs.read_checkpoint(unit, number, 0, MIB))
+            return answers[-1]["manifest"] is not None
+
+        wait_until(there, 60.0)
+        return answers[-1]
+
+    first = packed_for(1)
+    file.write_text("second")
+    assert packed_for(1) == first and b"second" not in first["content"]
+    assert b"second" in packed_for(2)["content"]
+    assert packed_for(1) == packed_for(2)  # of what was asked for long ago, the newest is had

@@ -7,6 +7,7 @@ import pytest
 from hcloud.core.model import (
     BatchTarget,
     BestEffortTarget,
+    Checkpoint,
     Constraints,
     Correction,
     FailureCause,
@@ -62,6 +63,13 @@ def test_of_jobs_submitted_together_the_one_with_the_highest_number_goes_first()
 def test_of_best_effort_jobs_the_one_with_the_lowest_priority_goes_first() -> None:
     pair = [running(n, TWO, asks=replace(FREE, priority=priority)) for n, priority in ((1, 3), (2, 5))]
     assert stopped(TWO, *pair, job(10)) == ["job-1"]
+
+
+def test_a_job_that_keeps_checkpoints_loses_what_it_did_since_the_last_one() -> None:
+    keeping = replace(FREE, checkpoint=Checkpoint(path="state", every_s=60.0))
+    old, new = since(running(1, TWO, asks=keeping), 5000.0), since(running(2, TWO, asks=FREE), 500.0)
+    assert stopped(TWO, old, new, job(10)) == ["job-1"]
+    assert stopped(TWO, since(running(1, TWO, asks=FREE), 5000.0), new, job(10)) == ["job-2"]
 
 
 def test_each_optional_rank_is_stopped_once_however_many_jobs_need_room() -> None:

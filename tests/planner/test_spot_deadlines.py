@@ -9,7 +9,7 @@ import pytest
 
 from hcloud.classifier.applications import identify
 from hcloud.core.estimates import Application
-from hcloud.core.model import BatchTarget, BestEffortTarget, FailureCause, Job, JobState, Market, Target
+from hcloud.core.model import BatchTarget, BestEffortTarget, Checkpoint, FailureCause, Job, JobState, Market, Target
 from hcloud.forecast.fleet_tracker import FleetStats, SpotLifetime
 from hcloud.planner.plan import Launch, Place, Plan
 from hcloud.planner.queued_jobs import QueuedJobs
@@ -57,6 +57,15 @@ def test_run_that_could_not_begin_anew_in_time_is_launched_on_demand() -> None:
     assert launched(due(4.0)) == [Market.ON_DEMAND]  # three hours at most, lost 0.3 times an hour
     assert launched(due(8.0)) == [Market.SPOT]
     assert launched(due(4.0), run_s=60.0) == [Market.SPOT]
+
+
+def test_run_that_goes_on_from_a_checkpoint_in_time_is_launched_on_spot() -> None:
+    def keeping(hours: float, every_s: float) -> Job:
+        waiting = due(hours)
+        return replace(waiting, spec=replace(waiting.spec, checkpoint=Checkpoint(path="state", every_s=every_s)))
+
+    assert launched(keeping(4.0, 600.0)) == [Market.SPOT]
+    assert launched(keeping(4.0, 2 * HOUR_S)) == [Market.ON_DEMAND]  # then it could be that far behind
 
 
 def test_so_it_is_before_losses_are_seen_and_not_where_they_are_rare() -> None:

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from hcloud.core.model import Constraints, Event, EventKind, FailureCause, JobState, Market
+from hcloud.core.model import Checkpoint, Constraints, Event, EventKind, FailureCause, JobState, Market
 from hcloud.forecast.fleet_tracker import FleetStats, FleetTracker, SpotLifetime
 from hcloud.planner.plan import Launch, Place
 from hcloud.planner.spot_preemption import SpotRisk
@@ -30,6 +30,13 @@ def launched(policy: Policy, losses: int, *offers: object) -> list[Market]:
 )  # fmt: skip
 def test_after_so_many_losses_a_job_leaves_spot_machines(most: int, losses: int, market: Market) -> None:
     assert launched(simple(spot=SpotPolicy(most_losses=most)), losses, CHEAP, STEADY) == [market]
+
+
+def test_a_job_that_goes_on_from_a_checkpoint_stays_however_often_it_is_lost() -> None:
+    asks = spec(checkpoint=Checkpoint(path="state", every_s=60.0))
+    lost = job(1, JobState.QUEUED, asks=asks, failures=(TAKEN,) * 9)
+    plan = decide(scene(lost, offers=(CHEAP, STEADY)), simple(spot=SpotPolicy(most_losses=3)))
+    assert [each.offer.market for each in of(plan, Launch)] == [Market.SPOT]
 
 
 @pytest.mark.parametrize(

@@ -71,8 +71,8 @@ class EvictionCandidates:
 
 
 def _lost_usd(context: PlanContext, job: Job, units: Mapping[int, Sequence[Allocation]]) -> float:
-    """Return what the units of a job cost since they were placed, by their shares of their instances; inf for a
-    profiling run."""
+    """Return what the units of a job cost since they were placed, or since a checkpoint, by their shares of their
+    instances; inf for a profiling run."""
     fleet, attempt = context.fleet, job.attempt
     if job.spec.profile is not None:
         return inf  # another machine would be launched for it at once
@@ -83,7 +83,10 @@ def _lost_usd(context: PlanContext, job: Job, units: Mapping[int, Sequence[Alloc
         for at, on_it in units.items()
         for held in on_it
     )
-    return float(sum(shares)) * max(0.0, context.now - attempt.placed_at) / HOUR_S
+    lost_s = max(0.0, context.now - attempt.placed_at)
+    if job.spec.checkpoint is not None:
+        lost_s = min(lost_s, job.spec.checkpoint.every_s)
+    return float(sum(shares)) * lost_s / HOUR_S
 
 
 def no_candidates(context: PlanContext) -> EvictionCandidates:
