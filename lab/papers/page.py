@@ -54,7 +54,8 @@ def markdown(
         "([simulation](simulation.md) says where its numbers come from): shape and rough size can",
         f"agree, digits cannot. An effect *holds* if at least {100 * ENOUGH:.0f} % of the published size is there, or",
         "within the limits; with less of it there is the *same sign*; what has none, or the opposite one, *departs*.",
-        "Where a paper states no size, what it says holds or departs.",
+        "Where a paper states no size, what it says holds or departs. Pictures show the main number of each case, and",
+        "below it which share of each published effect is here: 0 is no effect, 1 as much as published.",
         "",
         _counted([judged for figures in chapters.values() for part in figures for judged in _judged(part)]),
     ]

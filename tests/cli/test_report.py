@@ -49,9 +49,11 @@ def test_every_report_is_shown(done: Shell) -> None:
     header, *lines = csv.reader(io.StringIO(done.run("report", "--by", "tag:team", "-o", "csv")[0]))
     assert header[:2] == ["tag:team", "unit_h"]
     assert "search" in {line[0] for line in lines}
+    _options_are_heeded(done)
 
 
-def test_idle_cost_zones_and_focus_are_as_asked_for(done: Shell) -> None:
+def _options_are_heeded(done: Shell) -> None:
+    """Check what the options of reports do, on the same jobs."""
     separate = json.loads(done.run("report", "-o", "json")[0])
     shared = json.loads(done.run("report", "--idle", "share", "-o", "json")[0])
     assert "(idle)" in {row["user"] for row in separate["rows"]} - {row["user"] for row in shared["rows"]}
