@@ -430,6 +430,8 @@ class UnitReport:
     started_at: float | None = None
     sample: UnitSample | None = None
     exit: ExitRecord | None = None
+    wrote: tuple[Stream, ...] | None = None
+    """The streams to which an ended unit has written anything; None: not known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -74,6 +74,14 @@ def read_output(directory: Path, stream: str, offset: int, limit: int) -> tuple[
     return content, offset + len(content), last and not behind
 
 
+def written_streams(directory: Path) -> list[str]:
+    """Return the streams to which anything was written, in order of name."""
+    try:
+        return sorted({name.partition(".")[0] for name in os.listdir(directory)})
+    except FileNotFoundError:
+        return []
+
+
 def _segment(prefix: Path, start: int) -> Path:
     return prefix.with_name(f"{prefix.name}.{start:015d}")
 

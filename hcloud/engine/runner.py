@@ -246,8 +246,10 @@ class GatewayRunner:
         return LogChunk(content=answer["content"], next_offset=answer["next_offset"], end=answer["end"])
 
     def read_logs(self, pieces: Sequence[LogPiece]) -> Mapping[LogPiece, LogChunk]:
-        """Read pieces of output of many units at once."""
-        chunks = dict[LogPiece, LogChunk]()
+        """Read pieces of output of many units at once; nothing is asked about ended units that wrote none."""
+        silent = self._without_output(pieces)
+        chunks = {each: LogChunk(content=b"", next_offset=each.offset, end=True) for each in silent}
+        pieces = [each for each in pieces if each not in silent]
         for piece, answer in zip(pieces, self._calls.ask([_log_command(each) for each in pieces]), strict=True):
             if answer is not None and "absent" in answer:
                 chunks[piece] = LogChunk(content=b"", next_offset=piece.offset, end=True)
@@ -255,6 +257,19 @@ class GatewayRunner:
                 content, after, end = answer["content"], answer["next_offset"], answer["end"]
                 chunks[piece] = LogChunk(content=content, next_offset=after, end=end)
         return chunks
+
+    def _without_output(self, pieces: Sequence[LogPiece]) -> frozenset[LogPiece]:
+        """Return the pieces of streams of which machines have reported that they are empty and will be."""
+        reports = {name: self._reports[name] for name in {each.instance_id for each in pieces} if name in self._reports}
+        wrote = {
+            (name, unit.id): unit.wrote
+            for name, report in reports.items()
+            for unit in report.units
+            if unit.exit is not None and unit.wrote is not None
+        }
+        return frozenset(
+            each for each in pieces if each.stream not in wrote.get((each.instance_id, each.unit), (each.stream,))
+        )
 
     def read_outputs(self, unit: UnitId, instance_id: InstanceId, offset: int, limit: int) -> OutputsPiece:
         """Read a part of a unit's outputs, for as long as that takes."""

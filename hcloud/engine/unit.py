@@ -38,6 +38,7 @@ from hcloud.core.errors import UnitRefused
 from hcloud.core.estimates import Findings
 from hcloud.core.files import remove_tree
 from hcloud.core.model import FailureCause
+from hcloud.engine.output import written_streams
 from hcloud.engine.wire import exit_to_wire
 from hcloud.provider import ExitRecord
 
@@ -204,6 +205,7 @@ class Unit:
             "started_at": started_at,
             "sample": self.read("sample.json"),
             "exit": exit_record,
+            "wrote": written_streams(self.path / "log") if exit_record else None,
         }
 
 

@@ -111,12 +111,14 @@ def exit_from_wire(plain: Mapping[str, Any]) -> ExitRecord:
 
 def unit_report_from_wire(plain: Mapping[str, Any]) -> UnitReport:
     """Return one unit's report."""
+    wrote = plain.get("wrote")  # agents of before do not say it
     return UnitReport(
         id=plain["id"],
         state=UnitState(plain["state"]),
         started_at=plain["started_at"],
         sample=UnitSample(**plain["sample"]) if plain["sample"] else None,
         exit=exit_from_wire(plain["exit"]) if plain["exit"] else None,
+        wrote=tuple(map(stream_name, wrote)) if wrote is not None else None,
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,10 @@ import pytest
 
 from hcloud.core.clock import ManualClock
 from hcloud.engine import gateway_pb2
+from hcloud.engine.calls import Command
 from hcloud.engine.runner import GatewayRunner
+from hcloud.engine.wire import exit_to_wire
+from hcloud.provider import ExitRecord, LogChunk, LogPiece, Stream
 
 GOOD = {"units": [], "isolation": ["bwrap"], "preempt_at": None}
 BAD = {"units": [{"id": "job-1.1.0"}], "isolation": [], "preempt_at": None}
@@ -22,6 +26,7 @@ class FakeWire:
 
     def __init__(self, **reports: dict[str, Any]) -> None:
         self.reports, self.changed_at, self.turn = {}, {}, 0
+        self.asked: list[Command] = []
         self.tell(**reports)
 
     def tell(self, **reports: dict[str, Any]) -> None:
@@ -33,6 +38,11 @@ class FakeWire:
         changed = {name: document(each) for name, each in self.reports.items() if self.changed_at[name] > since}
         known = list(self.reports)
         return FakeReply(gateway_pb2.ObserveReply(epoch="e", until=self.turn, connected=known, reports=changed))
+
+    def groups(self, commands: Sequence[Command]) -> Iterator[Sequence[Command]]:
+        """Note commands, and send none of them."""
+        self.asked += commands
+        yield from ()
 
 
 class FakeReply:
@@ -95,3 +105,30 @@ def test_the_made_messages_are_those_of_the_protocol_file() -> None:
         for name, message in gateway_pb2.DESCRIPTOR.message_types_by_name.items()
     }
     assert written == made
+
+
+def test_output_is_asked_for_only_of_streams_that_may_hold_any(tmp_path: Path) -> None:
+    record = exit_to_wire(ExitRecord(exit_code=0, cause=None, started_at=1.0, ended_at=2.0))
+    ended = {"state": "ended", "started_at": 1.0, "sample": None, "exit": record}
+    units = [
+        {**ended, "id": "job-1.1.0", "wrote": ["stdout"]},
+        {**ended, "id": "job-2.1.0", "wrote": []},
+        {**ended, "id": "job-3.1.0"},  # of an agent of before
+        {**ended, "id": "job-4.1.0", "state": "running", "exit": None, "wrote": None},
+    ]
+    wire = FakeWire(a={**GOOD, "units": units})
+    runner = GatewayRunner(tmp_path / "gateway.sock", b"key", ManualClock(0.0), {"answer_within_s": 0})
+    runner._wire = runner._calls.wire = wire  # type: ignore[assignment]
+    runner.observe()
+    streams: tuple[Stream, ...] = ("stdout", "stderr")
+    pieces = [
+        LogPiece(unit=f"job-{number}.1.0", instance_id=machine, stream=stream, offset=5, limit=9)
+        for number, machine in enumerate("aaaab", start=1)
+        for stream in streams
+    ]
+    chunks = runner.read_logs(pieces)
+    silent = {("job-1.1.0", "stderr"), ("job-2.1.0", "stdout"), ("job-2.1.0", "stderr")}
+    assert {(piece.unit, piece.stream) for piece in chunks} == silent
+    assert set(chunks.values()) == {LogChunk(content=b"", next_offset=5, end=True)}
+    asked = [(each.request["unit"], each.request["stream"]) for each in wire.asked]
+    assert asked == [(each.unit, each.stream) for each in pieces if (each.unit, each.stream) not in silent]

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from hcloud.core.errors import UnitRefused
 from hcloud.core.model import FailureCause, MetricsHook, ProgressHook, Resources
-from hcloud.engine.output import SEGMENTS, OutputFile, read_output
+from hcloud.engine.output import SEGMENTS, OutputFile, read_output, written_streams
 from hcloud.engine.sandbox import Isolation
 from hcloud.engine.unit import Unit, UnitDirectories, boot_id
 from hcloud.engine.usage import disk_bytes, last_progress
@@ -159,6 +159,7 @@ def test_output_of_a_second_phase_follows_the_first(tmp_path: Path) -> None:
         output.close()
     assert read_output(tmp_path, "stdout", 0, 100) == (b"setup\n", 6, False)
     assert read_output(tmp_path, "stdout", 6, 100) == (b"command\n", 14, True)
+    assert (written_streams(tmp_path), written_streams(tmp_path / "absent")) == (["stdout"], [])
 
 
 # ---------------------------------------------------------------------------------------------------------- progress
