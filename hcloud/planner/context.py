@@ -278,6 +278,7 @@ class PlanContext(PlanInputs):
             promise=spec.target.kind != "best_effort",
             serves=spec.target.kind == "service",
             max_runtime_s=spec.max_runtime_s,
+            checkpoint_s=None if spec.checkpoint is None else spec.checkpoint.every_s,
             instance_types=spec.instance_types,
             preferred_types=spec.preferred_types,
             slower_elsewhere=spec.slower_elsewhere,

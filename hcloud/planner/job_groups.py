@@ -41,6 +41,8 @@ class JobDemand:
     """Whether the target is a latency."""
     max_runtime_s: float | None = None
     """When its units are stopped at the latest, in seconds after their start; None: never."""
+    checkpoint_s: float | None = None
+    """How much of a run is done again when its machine is lost, in seconds; None: all."""
     instance_types: tuple[str, ...] = ()
     """Patterns of permitted instance types; empty: any."""
     preferred_types: tuple[str, ...] = ()

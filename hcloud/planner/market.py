@@ -35,7 +35,7 @@ class OfferMarket:
     capacity: Amounts
     """Shape ``(M, 3)``."""
     price_usd_per_h: Amounts
-    """With the losses to expect of spot, shape ``(M,)``."""
+    """With the losses to expect of spot, of jobs that then begin anew, shape ``(M,)``; see :meth:`price_for`."""
     steady: Mask
     """Which offers are not spot, shape ``(M,)``."""
     kinds: MachineKinds
@@ -50,6 +50,10 @@ class OfferMarket:
     """Whether any offer is of reserved instances."""
     hybrid: Hybrid | None = None
     suit: Suitability | None = None
+    losses: _ExpectedLosses | None = None
+    """What spot machines cost that are lost; None: none was lost of late."""
+    prices: dict[float, Amounts] = field(default_factory=dict)
+    """Cache of :meth:`price_for`, by seconds between checkpoints."""
     pools: dict[tuple[str, str], Amounts] = field(default_factory=dict)
     """Remaining capacity of pools shared by several offers, by provider and pool name."""
     fits: dict[int, Mask] = field(default_factory=dict)
@@ -75,6 +79,16 @@ class OfferMarket:
     """Whether jobs wait because no more instances are allowed."""
     ends: dict[int, list[tuple[float | None, int]]] = field(default_factory=dict)
     """By place of a reserved offer, when its free capacity ends, the last end first, and how many instances each is."""
+
+    def price_for(self, group: JobGroup) -> Amounts:
+        """Return the hourly prices of the offers, shape ``(M,)``, those of spot with the work that ``group`` is
+        expected to lose there: all of a run, or what was done since a checkpoint."""
+        every_s = group.checkpoint_s
+        if self.losses is None or every_s is None:
+            return self.price_usd_per_h
+        if every_s not in self.prices:
+            self.prices[every_s] = self.losses.prices(min(self.losses.run_s, every_s))
+        return self.prices[every_s]
 
     def paid_ranks(self, group: JobGroup) -> int:
         """Return how many ranks of ``group`` fit on reserved instances that are not launched yet."""
@@ -139,7 +153,7 @@ class OfferMarket:
     def obtainable(self, group: JobGroup) -> list[int]:
         """Return the fitting offers that are neither backed off nor sold out, cheapest first."""
         had = self.obtainable_places(group)
-        cheapest: list[int] = had[self.price_usd_per_h[had].argsort(kind="stable")].tolist()
+        cheapest: list[int] = had[self.price_for(group)[had].argsort(kind="stable")].tolist()
         return cheapest
 
     def obtainable_places(self, group: JobGroup) -> Places:
@@ -202,7 +216,7 @@ class OfferMarket:
         """Return the price of the cheapest obtainable instance for one rank of ``group``; 0 if there is none."""
         worth = self.worths.get(id(group))
         if worth is None:
-            prices = self.price_usd_per_h[self.obtainable_places(group)]
+            prices = self.price_for(group)[self.obtainable_places(group)]
             worth = self.worths[id(group)] = float(np.minimum.reduce(prices)) if prices.size else 0.0
         return worth
 
@@ -219,7 +233,7 @@ class OfferMarket:
                 short = np.maximum(self.shortfalls(group)[obtainable], 1)
                 obtainable = obtainable[short <= np.minimum.reduce(short)]
             known = self.alone[group.place] = (
-                float(np.minimum.reduce(self.price_usd_per_h[obtainable])) if obtainable.size else 0.0
+                float(np.minimum.reduce(self.price_for(group)[obtainable])) if obtainable.size else 0.0
             )
         return known
 
@@ -250,10 +264,12 @@ def open_market(context: PlanContext) -> OfferMarket:
             ends[at] = parts = _first(parts, left[at])
             left[at] = float(sum(count for _, count in parts))
             offers[at] = _next_offer(offers[at], parts, left[at])
+    losses = _expected_losses(context, permitted)
     return OfferMarket(
         offers=offers,
         capacity=permitted.capacity,
-        price_usd_per_h=_expected_prices(context, permitted),
+        price_usd_per_h=permitted.price_usd_per_h if losses is None else losses.prices(losses.run_s),
+        losses=losses,
         steady=permitted.steady,
         kinds=permitted.kinds,
         backoffs=[
@@ -317,19 +333,31 @@ def _next_offer(offer: Offer, ends: Sequence[tuple[float | None, int]], left: fl
     return replace(offer, committed=())
 
 
-def _expected_prices(context: PlanContext, permitted: _PermittedOffers) -> Amounts:
-    """Return the offers' prices; those of spot as they are with the losses to expect."""
+@dataclass(frozen=True, slots=True)
+class _ExpectedLosses:
+    """What spot machines cost that are lost now and then."""
+
+    permitted: _PermittedOffers
+    risk: SpotRisk
+    run_s: float
+    """How long jobs usually run."""
+
+    def prices(self, repeated_s: float) -> Amounts:
+        """Return the offers' prices; those of spot as they are for runs of which ``repeated_s`` are lost at most."""
+        prices = self.permitted.price_usd_per_h.copy()
+        for at in np.flatnonzero(~self.permitted.steady):
+            prices[at] *= self.risk.cost_factor(self.permitted.offers[at], repeated_s)
+        return prices
+
+
+def _expected_losses(context: PlanContext, permitted: _PermittedOffers) -> _ExpectedLosses | None:
     lifetimes = context.snapshot.fleet_stats.spot_lifetimes
     warned = any(each.preempt_at is not None for each in context.fleet.instances)
     if permitted.steady.all() or not (warned or any(each.preempted for each in lifetimes)):
-        return permitted.price_usd_per_h
-    risk = SpotRisk(lifetimes, context.fleet.instances, context.now)
+        return None
     busy_s = context.snapshot.fleet_stats.busy_s
-    run_s = median(busy_s) if busy_s else RUN_S
-    prices = permitted.price_usd_per_h.copy()
-    for at in np.flatnonzero(~permitted.steady):
-        prices[at] *= risk.cost_factor(permitted.offers[at], run_s)
-    return prices
+    risk = SpotRisk(lifetimes, context.fleet.instances, context.now)
+    return _ExpectedLosses(permitted, risk, median(busy_s) if busy_s else RUN_S)
 
 
 def _permit_offers(context: PlanContext) -> _PermittedOffers:

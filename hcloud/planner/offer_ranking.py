@@ -84,7 +84,8 @@ def rank_for(
         (*offer_market.lists(group), count, worth, group.application, offer_market.stretches(group))
         for (group, count), worth in zip(company, worths, strict=True)
     ]
-    choices = [_score_offer(context.suit, offer_market, at, wants) for at in among]
+    prices = offer_market.price_for(company[0][0])
+    choices = [_score_offer(context.suit, offer_market, at, wants, float(prices[at])) for at in among]
     shortfalls = _shortfalls(offer_market, company[0][0], choices)
     scores = [each.score for each in choices if offer_market.offers[each.at].market is not Market.RESERVED]
     alike = round(EQUAL_PRICE_FACTOR * min(scores, default=0.0), 9) if offer_market.capped else 0.0
@@ -113,7 +114,9 @@ def _shortfalls(offer_market: OfferMarket, first: JobGroup, choices: Sequence[Ch
     return {at: 1 if at in expensive else short for at, short in likelihoods.items()}
 
 
-def _score_offer(suit: Suitability | None, offer_market: OfferMarket, at: int, wants: Sequence[_Wanted]) -> Choice:
+def _score_offer(
+    suit: Suitability | None, offer_market: OfferMarket, at: int, wants: Sequence[_Wanted], usd_per_h: float
+) -> Choice:
     # Plain numbers: arrays of three take ten times as long, and this runs for each group and offer of each machine.
     vcpus, memory_mib, disk_gib = offer_market.capacity[at].tolist()
     worth, ranks, present = 0.0, 0, tuple[str, ...]()
@@ -137,7 +140,7 @@ def _score_offer(suit: Suitability | None, offer_market: OfferMarket, at: int, w
             disk_gib -= rank_disk_gib * taken
             worth += each * taken / (1.0 if stretches is None else stretches[at])
             ranks += taken
-    score = float(offer_market.price_usd_per_h[at]) / max(worth, FREE_USD_PER_H)
+    score = usd_per_h / max(worth, FREE_USD_PER_H)
     return Choice(at=at, worth_usd_per_h=worth, ranks=ranks, score=score)
 
 

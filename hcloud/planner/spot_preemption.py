@@ -6,6 +6,7 @@ end, unless it keeps checkpoints. Draining an instance on a provider's notice is
 
 Where machines were preempted, spot offers are compared by their expected cost: a run of ``r`` seconds on machines that
 are lost at random, ``rate`` times per second, and that begins anew after each loss, takes ``(e^(rate r) - 1) / rate``.
+With checkpoints ``r`` is the time between two of them.
 
 A job with a deadline avoids spot if a loss would probably break it (:class:`SpotDeadlines`).
 """

@@ -40,6 +40,16 @@ def test_a_job_that_goes_on_from_a_checkpoint_stays_however_often_it_is_lost() -
 
 
 @pytest.mark.parametrize(
+    ("every_s", "market"), [(None, Market.ON_DEMAND), (30.0, Market.SPOT), (1e4, Market.ON_DEMAND)]
+)
+def test_what_is_lost_since_a_checkpoint_counts_in_the_price(every_s: float | None, market: Market) -> None:
+    keeping = spec(checkpoint=None if every_s is None else Checkpoint(path="state", every_s=every_s))
+    stats = FleetStats(spot_lifetimes=lifetimes(5, up_s=300.0), busy_s=(1200.0,))
+    plan = decide(scene(job(1, asks=keeping), offers=(CHEAP, STEADY), fleet_stats=stats))
+    assert [each.offer.market for each in of(plan, Launch)] == [market]
+
+
+@pytest.mark.parametrize(
     "offers", [(CHEAP,), (CHEAP, offer(vcpus=0.5, usd_per_h=0.02)), (CHEAP, offer(usd_per_h=0.1, available=0))]
 )
 def test_where_there_is_nothing_else_it_stays(offers: tuple[object, ...]) -> None:

@@ -368,7 +368,7 @@ class _PricesElsewhere:
                 at for at in offer_market.obtainable(group) if offer_market.offers[at].market is not Market.RESERVED
             ]
             prices = [
-                float(offer_market.price_usd_per_h[at] / max(offer_market.capacity[at, 0], SLACK)) for at in rented
+                float(offer_market.price_for(group)[at] / max(offer_market.capacity[at, 0], SLACK)) for at in rented
             ]
             rate = self._rates[group.place] = min(prices, default=0.0)
         return rate

@@ -421,7 +421,7 @@ class _Pools:
         for at in market.obtainable(group):
             if market.offers[at].market is not Market.RESERVED:
                 stretch = stretches[column_of(market.offers[at])]
-                usd_per_h = float(market.price_usd_per_h[at])
+                usd_per_h = float(market.price_for(group)[at])
                 if usd_per_h >= best[0]:
                     break
                 if usd_per_h * stretch < best[0]:
