@@ -39,5 +39,5 @@ def test_what_would_no_spot_have_cost(reader: Reader) -> None:
     assert reader.page.locator("select[name=policy]").input_value() == "no-spot"
     reader.click("button:has-text('Replay')")
     found = reader.until("no-spot would have cost", "#what-if-result")
-    assert re.search(r"no-spot would have cost \$[\d.]+, the policy in force \$[\d.]+: \d+% more", found), found
+    assert re.search(r"no-spot would have cost \$[\d.]+, the policy in force \$[\d.]+: \d+ % more", found), found
     assert reader.clicks <= 3

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import threading
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from fastapi import Request
 
@@ -26,12 +27,14 @@ from hcloud.core.model import (
 )
 from hcloud.core.rows import number_of
 from hcloud.forecast.job_monitor import JobSamples
-from hcloud.store import LiveView
+from hcloud.store import LiveView, Store
 
 FRESH_S = 1.0
 """A view of the fleet is shown for so long before the next is made."""
 COMING_SHOWN = 12
 DECISIONS_SHOWN = 12
+EVENTS_MAX = 5000
+"""Of more new events, the latest decisions are asked for instead."""
 _DECISIONS = (
     EventKind.INSTANCE_REQUESTED,
     EventKind.INSTANCE_TERMINATED,
@@ -190,19 +193,37 @@ def _words(job: Job) -> str:
     }.get(job.state, "waits for its turn")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class FleetNow:
-    """The fleet at one moment."""
+    """The fleet at one moment. What a page does not show is not computed."""
 
     at: float
+    live: LiveView = field(repr=False)
+    samples: Mapping[JobId, JobSamples] = field(repr=False)
     status: DaemonStatus
     paused: str
     counts: Mapping[JobState, int]
-    machines: Mapping[InstanceId, MachineUse]
-    groups: Sequence[FleetGroup]
-    classes: Sequence[QueueClass]
-    decisions: Sequence[Event]
-    """The latest decisions of the planner about machines and money, newest first."""
+    read_decisions: Callable[[], Sequence[Event]]
+
+    @cached_property
+    def machines(self) -> Mapping[InstanceId, MachineUse]:
+        """Live machines with what runs on each."""
+        return machine_uses(self.live, self.samples)
+
+    @cached_property
+    def groups(self) -> Sequence[FleetGroup]:
+        """Machines by market and type."""
+        return fleet_groups(self.machines.values())
+
+    @cached_property
+    def classes(self) -> Sequence[QueueClass]:
+        """Jobs that have not ended, by class."""
+        return queue_classes(self.live.submitted, self.at)
+
+    @cached_property
+    def decisions(self) -> Sequence[Event]:
+        """The latest decisions of the planner about machines and money, newest first."""
+        return self.read_decisions()
 
     @property
     def spend(self) -> SpendStatus:
@@ -212,7 +233,8 @@ class FleetNow:
     @property
     def usd_per_h(self) -> float:
         """What all machines cost now."""
-        return sum(each.usd_per_h for each in self.groups)
+        launched = (each.offer for each in self.live.instances if each.launched_at is not None)
+        return sum(offer.price_usd_per_h for offer in launched)
 
     @property
     def coming(self) -> list[MachineUse]:
@@ -307,6 +329,9 @@ class FleetCache:
         self._context = context
         self._lock = threading.Lock()
         self._last: FleetNow | None = None
+        self._decisions: deque[Event] = deque(maxlen=DECISIONS_SHOWN)
+        self._seq: int | None = None
+        """The last event that was looked at; None: none was."""
 
     def current(self) -> FleetNow:
         """Return the fleet as it is, or was at most a second ago. Raises StoreBusy."""
@@ -318,19 +343,31 @@ class FleetCache:
             return last
 
     def _made(self, now: float) -> FleetNow:
-        context, live = self._context, self._context.store.live()
-        uses = machine_uses(live, context.snapshot().job_samples)
-        events = context.store.events(kinds=_DECISIONS, newest=True, limit=DECISIONS_SHOWN)
+        context = self._context
         return FleetNow(
             at=now,
+            live=context.store.live(),
+            samples=context.snapshot().job_samples,
             status=context.status(),
             paused=context.store.get_meta(PAUSED) or "",
             counts=Counter(context.store.counts()),
-            machines=uses,
-            groups=fleet_groups(uses.values()),
-            classes=queue_classes(live.submitted, now),
-            decisions=events[::-1],
+            read_decisions=self._latest_decisions,
         )
+
+    def _latest_decisions(self) -> list[Event]:
+        """Return the latest decisions, the newest first; only events that are new are read."""
+        store = self._context.store
+        with self._lock:
+            return self._decisions_until(store, store.newest_event_seq())
+
+    def _decisions_until(self, store: Store, newest: int) -> list[Event]:
+        if self._seq is None or newest - self._seq > EVENTS_MAX:
+            self._decisions.extend(store.events(kinds=_DECISIONS, newest=True, limit=DECISIONS_SHOWN))
+        elif newest > self._seq:
+            new = store.new_events(self._seq, EVENTS_MAX)
+            self._decisions.extend(each for each in new if each.kind in _DECISIONS)
+        self._seq = newest
+        return list(self._decisions)[::-1]
 
 
 def fleet_of(request: Request) -> FleetNow:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import codecs
+import heapq
+import math
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -10,7 +12,7 @@ from functools import partial
 from typing import Annotated, Any
 
 from fastapi import Query, Request, Response
-from fastapi.responses import RedirectResponse
+from fastapi.responses import HTMLResponse, RedirectResponse
 from starlette.concurrency import run_in_threadpool
 
 from hcloud.api import arrays
@@ -30,18 +32,22 @@ from hcloud.core.model import (
     JobState,
     ServiceTarget,
 )
+from hcloud.core.rows import number_of
 from hcloud.planner.snapshot import Snapshot
 from hcloud.provider import Stream
 from hcloud.report import build_report
 from hcloud.report.decisions import DECISION_KINDS
 from hcloud.report.table import ReportTable
+from hcloud.store import Store
 from hcloud.web.fleet import fleet_of
-from hcloud.web.site import form_of, page_router, pages_of
+from hcloud.web.site import as_markup, form_of, is_part, page_router, pages_of
 
 router = page_router()
 PAGE_ROWS = 50
 LOG_BYTES = 64 * 1024
 EVENTS_MAX = 2000
+STEPS_MAX = 200
+"""Of a longer timeline the last steps are shown."""
 TABS: Mapping[str, frozenset[JobState] | None] = {
     "all": None,
     "waiting": frozenset(JobState) - JOB_ENDED - JOB_ON_INSTANCE,
@@ -51,6 +57,45 @@ TABS: Mapping[str, frozenset[JobState] | None] = {
     "cancelled": frozenset({JobState.CANCELLED}),
 }
 _Text = Annotated[str, Query(max_length=200)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobFilter:
+    """Which jobs are listed; what is empty does not matter."""
+
+    states: frozenset[JobState] | None
+    user: str = ""
+    name: str = ""
+    tag: str = ""
+    """A key, or ``key=value``."""
+    before: str = ""
+    """Only jobs that are older than this one."""
+
+    def found(self, store: Store, limit: int) -> Sequence[Job]:
+        """Return the newest ``limit`` jobs. Raises NotFound: ``before`` is no job's id."""
+        if self.states is not None and self.states.isdisjoint(JOB_ENDED):
+            # They are in memory; in the database, those of several states would have to be sorted.
+            last = number_of(store.job(self.before).id) if self.before else math.inf
+            matching = (job for job in store.live().submitted if number_of(job.id) < last and self.matches(job))
+            return heapq.nlargest(limit, matching, key=lambda job: number_of(job.id))
+        return store.jobs(
+            states=self.states,
+            user=self.user or None,
+            name=self.name or None,
+            tag=self.tag or None,
+            limit=limit,
+            before=self.before or None,
+        )
+
+    def matches(self, job: Job) -> bool:
+        """Return whether it is listed, but for its age."""
+        key, equals, value = self.tag.partition("=")
+        return (
+            (self.states is None or job.state in self.states)
+            and self.user in ("", job.spec.user)
+            and self.name in ("", job.spec.name)
+            and (not key or (key in job.spec.tags and (not equals or job.spec.tags[key] == value)))
+        )
 
 
 @router.get("/jobs")
@@ -70,30 +115,30 @@ def list_jobs(
         return RedirectResponse(f"/jobs/{job if not job.isdigit() else f'job-{job}'}", status_code=303)
     if state not in TABS:
         raise BadInput(f"there is no state {state!r}; choose one of {', '.join(TABS)}")
-    found = context.store.jobs(
-        states=TABS[state],
-        user=user or None,
-        name=name or None,
-        tag=tag or None,
-        limit=PAGE_ROWS + 1,
-        before=before or None,
-    )
-    counts = fleet_of(request).counts
+    wanted = JobFilter(states=TABS[state], user=user, name=name, tag=tag, before=before)
+    asked, fleet = {"user": user, "name": name, "tag": tag}, fleet_of(request)
+
+    def rows() -> dict[str, Any]:
+        found = wanted.found(context.store, PAGE_ROWS + 1)
+        return {
+            # What is shown of them is shown to everybody.
+            "jobs": arrays.views(context.store, found[:PAGE_ROWS], caller),
+            "older": found[PAGE_ROWS - 1].id if len(found) > PAGE_ROWS else "",
+            "state": state,
+            "asked": asked,
+            "before": before,
+        }
+
+    shown = pages_of(request).kept_part(fleet, "_jobs.html", (state, user, name, tag, before), rows)
+    if is_part(request):
+        return HTMLResponse(shown)
+    counts = fleet.counts
     tabs = {
         each: sum(counts.values()) if states is None else sum(counts.get(one, 0) for one in states)
         for each, states in TABS.items()
     }
-    return pages_of(request).render(
-        request,
-        "jobs.html",
-        jobs=arrays.views(context.store, found[:PAGE_ROWS], caller),
-        older=found[PAGE_ROWS - 1].id if len(found) > PAGE_ROWS else "",
-        tabs=tabs,
-        state=state,
-        asked={"user": user, "name": name, "tag": tag},
-        before=before,
-        now=context.clock.now(),
-    )
+    values: dict[str, Any] = {"tabs": tabs, "state": state, "asked": asked, "before": before, "shown": as_markup(shown)}
+    return pages_of(request).render(request, "jobs.html", **values)
 
 
 # ------------------------------------------------------------------------------------------------------------- one job
@@ -148,7 +193,9 @@ def _job_values(context: ApiContext, caller: Caller, job_id: str) -> dict[str, A
         "is_waiting": not ended and job.state not in JOB_ON_INSTANCE,
         "is_ended": ended,
         "timeline": timeline,
-        "steps": timeline.steps,
+        "steps": timeline.steps if len(timeline.steps) <= STEPS_MAX else timeline.steps[-STEPS_MAX:],
+        "steps_before": max(0, len(timeline.steps) - STEPS_MAX),
+        "cost": next((each for each in reversed(timeline.steps) if each.code == "cost"), None),
         "forecast": _forecast(context, caller, job_id) if own else None,
         "ran_s": _ran_s(job, context.clock.now()),
         "speeds": _speeds(job, events, snapshot) if own else [],
@@ -336,6 +383,7 @@ def show_log(
         over=over and used == len(content),
         full=len(content) >= LOG_BYTES,
         problem=problem,
+        began=offset > 0,
     )
 
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import Query, Request, Response
+from fastapi.responses import HTMLResponse
+from markupsafe import Markup, escape
 
 from hcloud.api.auth import Caller
 from hcloud.api.context import ApiContext, Context, CurrentCaller
@@ -17,12 +20,14 @@ from hcloud.classifier.applications import row_name
 from hcloud.classifier.interference import neighbour_loss
 from hcloud.core.co_runs import CoRun, CoRunKey
 from hcloud.core.errors import BadInput
-from hcloud.core.model import Event, EventKind, Instance, InstanceState, Job
+from hcloud.core.model import INSTANCE_COMING, Event, EventKind, Instance, InstanceState, Job
 from hcloud.core.rows import number_of
 from hcloud.planner.snapshot import Snapshot
-from hcloud.web.fleet import MachineUse, fleet_of
+from hcloud.web import shapes
+from hcloud.web.fleet import FleetNow, MachineUse, fleet_of
 from hcloud.web.now import decision_text
-from hcloud.web.site import page_router, pages_of
+from hcloud.web.site import as_markup, is_part, page_router, pages_of
+from hcloud.web.text import visible
 
 router = page_router()
 PAGE_ROWS = 50
@@ -50,26 +55,48 @@ def list_machines(
     if sort not in ORDERS:
         raise BadInput(f"machines are not sorted by {sort!r}; choose one of {', '.join(ORDERS)}")
     fleet = fleet_of(request)
+    shown = pages_of(request).kept_part(
+        fleet, "_machines.html", (sort, market, page), lambda: _list_values(fleet, sort, market, page)
+    )
+    if is_part(request):
+        return HTMLResponse(shown)
+    values: dict[str, Any] = {"sort": sort, "market": market, "page": page, "shown": as_markup(shown)}
+    return pages_of(request).render(request, "machines.html", **values)
+
+
+def _list_values(fleet: FleetNow, sort: str, market: str, page: int) -> dict[str, Any]:
     machines = [each for each in fleet.machines.values() if market in ("", each.instance.offer.market.value)]
     ranked = sorted(machines, key=ORDERS[sort][1])
     up = [each for each in machines if each.instance.state is InstanceState.READY]
-    return pages_of(request).render(
-        request,
-        "machines.html",
-        fleet=fleet,
-        shown=ranked[page * PAGE_ROWS : (page + 1) * PAGE_ROWS],
-        heat=machines[:HEAT_SHOWN],
-        total=len(machines),
-        page=page,
-        pages=max(1, math.ceil(len(machines) / PAGE_ROWS)),
-        sort=sort,
-        orders={name: words for name, (words, _) in ORDERS.items()},
-        market=market,
-        markets=sorted({each.instance.offer.market.value for each in fleet.machines.values()}),
-        worst=max(up, key=lambda each: each.unused_usd_per_h, default=None),
-        unused_usd_per_h=sum(each.unused_usd_per_h for each in up),
-        price_usd_per_h=sum(each.usd_per_h for each in machines),
-    )
+    return {
+        "shown": ranked[page * PAGE_ROWS : (page + 1) * PAGE_ROWS],
+        "heat": heat_cells(machines[:HEAT_SHOWN]),
+        "heat_shown": HEAT_SHOWN,
+        "total": len(machines),
+        "page": page,
+        "pages": max(1, math.ceil(len(machines) / PAGE_ROWS)),
+        "sort": sort,
+        "orders": {name: words for name, (words, _) in ORDERS.items()},
+        "market": market,
+        "markets": sorted({each.instance.offer.market.value for each in fleet.machines.values()}),
+        "worst": max(up, key=lambda each: each.unused_usd_per_h, default=None),
+        "unused_usd_per_h": sum(each.unused_usd_per_h for each in up),
+        "price_usd_per_h": sum(each.usd_per_h for each in machines),
+    }
+
+
+def heat_cells(machines: Sequence[MachineUse]) -> Markup:
+    """Return one coloured link for each machine. Of a thousand of them a template would cost most of the page."""
+    cells = []
+    for use in machines:
+        colour = "coming" if use.instance.state in INSTANCE_COMING else f"h{shapes.heat(use.used_share)}"
+        name = f"{use.id} {use.instance.offer.instance_type.name} {100 * use.used_share:.0f} %"
+        label = name if name.isascii() and name.isprintable() and not _MARKUP.search(name) else escape(visible(name))
+        cells.append(f'<a href="/machines/{use.id}" class="{colour}" title="{label}" aria-label="{label}"></a>')
+    return Markup("\n".join(cells))
+
+
+_MARKUP = re.compile("[&<>\"']")
 
 
 # --------------------------------------------------------------------------------------------------------- one machine

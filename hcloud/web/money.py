@@ -21,7 +21,6 @@ from hcloud.core.units import parse_utc_s
 from hcloud.report import build_report, report_kinds
 from hcloud.report.table import ReportTable
 from hcloud.web.fleet import fleet_of
-from hcloud.web.now import now_values
 from hcloud.web.site import form_of, page_router, pages_of
 from hcloud.web.what_if import SHIPPED, WhatIfRuns
 
@@ -111,11 +110,13 @@ def show_money(
     for part, (heading, fixed) in PARTS.items():
         known = reports.known(_key(part, fixed or by, period))
         parts.append({"name": part, "heading": heading, "shown": None if known is None else _shown(part, known)})
-    runs = _runs(request)
+    runs, fleet = _runs(request), fleet_of(request)
     return pages_of(request).render(
         request,
         "money.html",
-        **{**now_values(fleet_of(request)), "parts": parts},
+        fleet=fleet,
+        spend=fleet.spend,
+        parts=parts,
         by=by,
         period=period,
         periods={name: words for name, (words, _) in PERIODS.items()},

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import logging
+import threading
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from functools import cache
@@ -41,12 +41,12 @@ HEADERS: Mapping[str, str] = {
     "Cache-Control": "no-store",
 }
 FORM_BYTES_MAX = 16 * 1024
+PARTS_KEPT = 64
 SAFE_METHODS = frozenset({"GET", "HEAD"})
 _SECTIONS = ("jobs", "machines", "applications", "money", "static", "live", "login", "logout")
 _OPEN = ("/login", "/logout")
 _TYPES = {".css": "text/css", ".js": "text/javascript", ".txt": "text/plain", ".svg": "image/svg+xml"}
 _HERE = Path(__file__).parent
-_log = logging.getLogger("hcloud")
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +88,8 @@ class Site:
     sessions: Sessions = field(default_factory=Sessions)
     files: Mapping[str, StaticFile] = field(default_factory=_static_files, repr=False)
     templates: jinja2.Environment = field(init=False, repr=False)
+    _kept: dict[tuple[str, tuple[object, ...]], tuple[object, str]] = field(default_factory=dict, repr=False)
+    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
     def __post_init__(self) -> None:
         digest = hashlib.sha256(b"".join(each.content for _, each in sorted(self.files.items())))
@@ -133,6 +135,19 @@ class Site:
             ),
             status_code=status,
         )
+
+    def kept_part(self, moment: object, template: str, asked: tuple[object, ...], values: Callable[[], Any]) -> str:
+        """Return a part of a page that is the same for all who look; made once for each ``moment`` and question."""
+        key = (template, asked)
+        known = self._kept.get(key)
+        if known is not None and known[0] is moment:
+            return known[1]
+        made = self.text(template, **values())
+        with self._lock:
+            if len(self._kept) >= PARTS_KEPT:
+                self._kept.clear()
+            self._kept[key] = (moment, made)
+        return made
 
     def text(self, template: str, **values: Any) -> str:
         """Return a template's text."""

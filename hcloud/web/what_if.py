@@ -69,7 +69,7 @@ class WhatIfRun:
         said = f"{self.policy} would have cost {money(other)}, the policy in force {money(ours)}"
         if not ours or abs(other - ours) < ALIKE * ours:
             return f"{said}: about the same"
-        return f"{said}: {abs(other - ours) / ours:.0%} {'more' if other > ours else 'less'}"
+        return f"{said}: {100 * abs(other - ours) / ours:.0f} % {'more' if other > ours else 'less'}"
 
     @property
     def is_over(self) -> bool:

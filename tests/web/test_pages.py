@@ -167,3 +167,14 @@ def test_files_are_kept_by_browsers_as_long_as_their_address_says(shown: Site) -
         found = shown.stranger().get(address)
         assert (found.status_code, "immutable" in found.headers["cache-control"]) == (200, True), address
     assert "immutable" not in shown.stranger().get("/static/style.css").headers["cache-control"]
+
+
+def test_open_lists_are_read_again_without_the_rest_of_the_page_and_made_once_for_all(shown: Site) -> None:
+    shown.deployment.clock.advance(5.0)
+    part = {"HX-Request": "true"}
+    for path in ("/machines?sort=price", "/jobs?state=running"):
+        first, second = (shown.browser(name).get(path, headers=part).text for name in ("ada", "eve"))
+        assert first == second
+        assert "<html" not in first
+        assert first in shown.browser("ada").get(path).text
+    assert "<bdi>ada" not in shown.browser("eve").get("/machines?sort=price", headers=part).text

@@ -208,7 +208,7 @@ def test_a_replay_shows_how_far_it_is_and_what_it_found(site: Site) -> None:
     document = json.dumps(RESULT.to_json())
     run = finished(replays(site, f"import sys; print({said!r}, file=sys.stderr); print({document!r})"))
     assert (run.progress, run.part, run.problem) == ("no-spot: 3 of 4 jobs", 0.75, "")
-    assert run.sentence == "no-spot would have cost $3.00, the policy in force $2.00: 50% more"
+    assert run.sentence == "no-spot would have cost $3.00, the policy in force $2.00: 50 % more"
     assert run.brief is not None
     assert [column.name for column in run.brief.columns] == ["policy", "cost_usd", "jobs"]
 
