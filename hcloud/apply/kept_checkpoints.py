@@ -71,7 +71,7 @@ def kept_bytes_of(folder: Path, user: str) -> int:
 def drop_checkpoints(folder: Path, is_over: Callable[[JobId, KeptCheckpoint], bool], before: float) -> int:
     """Delete checkpoints of jobs that need them no more; return how many.
 
-    So are archives from ``before`` (Unix seconds) that no checkpoint names: what is newer may just be arriving.
+    So are other files from ``before`` (Unix seconds), which no checkpoint names: what is newer may just be arriving.
     """
     dropped, named = 0, set[str]()
     for path, kept in _all(folder):
@@ -81,9 +81,9 @@ def drop_checkpoints(folder: Path, is_over: Callable[[JobId, KeptCheckpoint], bo
             dropped += 1
         else:
             named.add(archive_of(folder, kept.unit, kept.number).name)
-    for archive in folder.glob("*.tar"):
-        if archive.name not in named and archive.stat().st_mtime < before:
-            archive.unlink(missing_ok=True)
+    for path in folder.glob("*"):
+        if path.suffix != ".json" and path.name not in named and path.stat().st_mtime < before:
+            path.unlink(missing_ok=True)
     return dropped
 
 

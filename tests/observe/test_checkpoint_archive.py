@@ -165,7 +165,8 @@ def test_checkpoints_of_ended_jobs_are_deleted(site: Site) -> None:
     site.clock.advance(EVERY_S)
     site.copy()
     (site.folder / "job-9.1.0_1.5.tar").write_bytes(b"of no checkpoint")
+    (site.folder / "job-9.1.0_1.part").write_bytes(b"of a daemon that was killed")
     assert drop_checkpoints(site.folder, lambda job_id, _: job_id != "job-1", before=0.0) == 0
-    assert len(list(site.folder.iterdir())) == 3
+    assert len(list(site.folder.iterdir())) == 4
     assert drop_checkpoints(site.folder, lambda job_id, _: job_id == "job-1", before=4e9) == 1
     assert not list(site.folder.iterdir())
