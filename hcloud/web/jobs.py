@@ -33,6 +33,7 @@ from hcloud.core.model import (
     ServiceTarget,
 )
 from hcloud.core.rows import number_of
+from hcloud.forecast.runtimes.prediction import RECORDED_IN, RunTimePrediction
 from hcloud.planner.snapshot import Snapshot
 from hcloud.provider import Stream
 from hcloud.report import build_report
@@ -156,6 +157,17 @@ class PlacementChoice:
     """Why it was not chosen; empty for the chosen one."""
 
 
+@dataclass(frozen=True, slots=True)
+class RunTimeRange:
+    """A predicted run time, from start to end."""
+
+    median_s: float
+    within_80_pct_s: float
+    within_90_pct_s: float
+    source: str
+    """By what it was predicted."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpeedComparison:
     """Predicted performance per second beside what was measured."""
@@ -196,7 +208,8 @@ def _job_values(context: ApiContext, caller: Caller, job_id: str) -> dict[str, A
         "steps": timeline.steps if len(timeline.steps) <= STEPS_MAX else timeline.steps[-STEPS_MAX:],
         "steps_before": max(0, len(timeline.steps) - STEPS_MAX),
         "cost": next((each for each in reversed(timeline.steps) if each.code == "cost"), None),
-        "forecast": _forecast(context, caller, job_id) if own else None,
+        "forecast": _forecast(context, caller, job_id) if own and not ended else None,
+        "run_time": _run_time(context, caller, job, events) if own else None,
         "ran_s": _ran_s(job, context.clock.now()),
         "speeds": _speeds(job, events, snapshot) if own else [],
         "classified": next((each for each in reversed(events) if each.kind is EventKind.JOB_CLASSIFIED), None),
@@ -241,6 +254,22 @@ def _forecast(context: ApiContext, caller: Caller, job_id: str) -> RunTimeForeca
     with suppress(HCloudError):
         return forecast_run_time(context, caller, job_id)
     return None
+
+
+def _run_time(context: ApiContext, caller: Caller, job: Job, events: Sequence[Event]) -> RunTimeRange | None:
+    """Return the run time predicted now, or of a job that has ended the one predicted when it was placed last."""
+    if job.state not in JOB_ENDED:
+        found = _forecast(context, caller, job.id)
+        if found is None:
+            return None
+        source = f"{found.runs} past runs"
+        return RunTimeRange(found.median_s, found.within_80_pct_s, found.within_90_pct_s, source)
+    placed = next((each for each in reversed(events) if each.kind is EventKind.ATTEMPT_PLACED), None)
+    predicted = None if placed is None else RunTimePrediction.from_fields(placed.fields.get(RECORDED_IN))
+    if predicted is None:
+        return None
+    median_s, within_80_pct_s, within_90_pct_s = (predicted.quantile_s(each) for each in (0.5, 0.8, 0.9))
+    return RunTimeRange(median_s, within_80_pct_s, within_90_pct_s, predicted.source)
 
 
 def _float(event: Event, key: str) -> float | None:

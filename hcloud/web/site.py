@@ -67,7 +67,8 @@ def _static_files() -> dict[str, StaticFile]:
 @cache
 def _environment(version: str) -> jinja2.Environment:
     made = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(_HERE / "templates"),
+        # Read at the start: an upgrade on disk must not mix its templates with the code that runs.
+        loader=jinja2.DictLoader({each.name: each.read_text() for each in (_HERE / "templates").glob("*.html")}),
         autoescape=True,
         finalize=text.finalize,
         trim_blocks=True,
