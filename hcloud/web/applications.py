@@ -14,6 +14,7 @@ from starlette.concurrency import run_in_threadpool
 from hcloud.api.auth import Caller
 from hcloud.api.context import ApiContext, Context, CurrentCaller
 from hcloud.classifier.applications import row_name
+from hcloud.classifier.step_curve import vcpus_of
 from hcloud.core.errors import NotFound
 from hcloud.core.estimates import Application, Classification, Estimate
 from hcloud.core.model import Event, EventKind
@@ -107,9 +108,10 @@ def _rows(estimates: Mapping[str, Estimate]) -> Sequence[EstimateRow]:
 
 def _scaling_chart(known: Classification | None) -> str:
     """Return performance by number of vCPUs, with its limits, for the page's script."""
-    if known is None or len(known.by_step) < 2:
+    named = {} if known is None else known.by_step
+    steps = sorted((vcpus, each) for name, each in named.items() if (vcpus := vcpus_of(name)) is not None)
+    if len(steps) < 2:
         return ""
-    steps = sorted((float(vcpus), each) for vcpus, each in known.by_step.items())
     return json.dumps(
         {
             "names": ["expected", "lower limit", "upper limit"],

@@ -185,6 +185,27 @@ def test_applications_are_shown_to_their_owner_and_to_admins(site: Site) -> None
         assert browser.get("/applications/ada%3Asort").status_code == (200 if seen else 404)
 
 
+def test_an_application_is_shown_by_type_size_and_pressure_with_its_doubt(site: Site) -> None:
+    with site.deployment.store.transaction(0.0) as txn:
+        txn.put_application(Application(name="ada:mix", program="ada:mix", missed=(True, False)))
+    known = replace(
+        application(30.0),
+        by_type={"mock/m.one": Estimate(2.0, 1.0, 3.0, observed=True), "mock/m.two": Estimate(4.0, 3.0, 5.0)},
+        by_step={"0.5 vCPU": Estimate(1.0, 0.5, 1.5), "2 vCPU": Estimate(3.0, 2.0, 4.0)},
+        by_nodes={1: Estimate(2.0, 2.0, 2.0), 2: Estimate(3.0, 2.5, 3.5)},
+    )
+    context = site.over_tls.state.context
+    site.over_tls.state.context = replace(context, classifications=lambda names: dict.fromkeys(names, known))
+    page = site.browser("ada").get("/applications/ada%3Amix").text
+    site.over_tls.state.context = context
+    assert page.index("mock/m.two") < page.index("mock/m.one")
+    assert "1 to 3" in page
+    assert "[0.5, 2.0], [1.0, 3.0], [0.5, 2.0], [1.5, 4.0]" in page
+    assert page.count("<polygon") == 2
+    assert "50 % of 2" in page
+    assert "Speed by number of nodes" in page
+
+
 # ------------------------------------------------------------------------------------------------------------- what if
 RESULT = ReportTable(
     title="", columns=columns("policy", "cost_usd", "jobs"), rows=(("default", 2.0, 5), ("no-spot", 3.0, 5))
