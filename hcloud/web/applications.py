@@ -14,10 +14,10 @@ from starlette.concurrency import run_in_threadpool
 from hcloud.api.auth import Caller
 from hcloud.api.context import ApiContext, Context, CurrentCaller
 from hcloud.classifier.applications import row_name
-from hcloud.classifier.step_curve import vcpus_of
 from hcloud.core.errors import NotFound
 from hcloud.core.estimates import Application, Classification, Estimate
 from hcloud.core.model import Event, EventKind
+from hcloud.planner.fit.expected_performance import scale_up_curve
 from hcloud.web.site import page_router, pages_of
 
 router = page_router()
@@ -108,8 +108,7 @@ def _rows(estimates: Mapping[str, Estimate]) -> Sequence[EstimateRow]:
 
 def _scaling_chart(known: Classification | None) -> str:
     """Return performance by number of vCPUs, with its limits, for the page's script."""
-    named = {} if known is None else known.by_step
-    steps = sorted((vcpus, each) for name, each in named.items() if (vcpus := vcpus_of(name)) is not None)
+    steps = [] if known is None else sorted(scale_up_curve(known).answers.items())
     if len(steps) < 2:
         return ""
     return json.dumps(

@@ -27,7 +27,8 @@
     const colours = [colour("--accent"), colour("--hot"), colour("--good"), colour("--quiet")];
     const bars = shown.bars ? { paths: uPlot.paths.bars({ size: [0.7, 60] }), points: { show: false } } : {};
     const series = shown.names.map((name, at) => ({
-      label: name, stroke: colours[at % colours.length], width: 2, fill: shown.bars ? colours[at % colours.length] : undefined,
+      label: name, stroke: name.endsWith("limit") ? colour("--quiet") : colours[at % colours.length], width: name.endsWith("limit") ? 1 : 2,
+      dash: name.endsWith("limit") ? [5, 5] : undefined, fill: shown.bars ? colours[at % colours.length] : undefined,
       value: (_, value) => value === null || value === undefined ? "" : shown.unit === "$" ? "$" + value.toPrecision(4) : value.toPrecision(3) + (shown.unit || ""), ...bars,
     }));
     const options = {
