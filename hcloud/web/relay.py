@@ -116,7 +116,7 @@ class WebRelay:
 
     async def _answer(self, request: Request) -> Response:
         path: str = request.scope["path"]
-        if path != "/" and path.split("/", 2)[1] not in _SECTIONS:
+        if path != "/" and path.removeprefix("/").partition("/")[0] not in _SECTIONS:
             return _page(404, "Not found", f"there is no page {path}")
         body = b""
         async for piece in request.stream():

@@ -98,7 +98,7 @@ class Site:
 
     def covers(self, path: str) -> bool:
         """Return whether a page has this path."""
-        return path == "/" or path.split("/", 2)[1] in _SECTIONS
+        return path == "/" or path.removeprefix("/").partition("/")[0] in _SECTIONS
 
     def is_open(self, path: str) -> bool:
         """Return whether everybody may see it: the login, and files without anything of this deployment."""

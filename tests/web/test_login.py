@@ -15,6 +15,12 @@ def test_strangers_are_led_to_the_login_and_programs_are_not(site: Site) -> None
     assert "send a token" in sentence(stranger.get("/v1/jobs"))
 
 
+def test_paths_belong_to_a_page_or_to_the_api(site: Site) -> None:
+    pages = ("/", "/jobs", "/jobs/job-1/log", "/money/part/cost", "/static/style.css", "/live", "/login")
+    others = ("/v1/jobs", "/metrics", "/healthz", "/openapi.json", "*", "", "//jobs", "/jobsx", "/v1/../jobs")
+    assert [each for each in (*pages, *others) if site.pages.covers(each)] == list(pages)
+
+
 def test_a_wrong_token_opens_nothing(site: Site) -> None:
     stranger = site.stranger()
     answer = stranger.post("/login", data={"token": "guessed"})
