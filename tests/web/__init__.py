@@ -1,1 +1,1 @@
-"""The pages for browsers, over HTTP. A real browser looks at them in ``tests_browser`` (``make browser``)."""
+"""The pages for browsers, over HTTP. A real browser looks at them in ``browser_tests`` (``make browser``)."""

@@ -2,7 +2,7 @@
 
 from playwright.sync_api import Browser
 
-from tests_browser.conftest import Reader
+from browser_tests.conftest import Reader
 
 
 def test_hostile_text_is_shown_as_text_everywhere(reader: Reader) -> None:

@@ -1,6 +1,6 @@
 """Pages change by themselves, and forms change what they say."""
 
-from tests_browser.conftest import Fleet, Reader, wait_for
+from browser_tests.conftest import Fleet, Reader, wait_for
 
 
 def test_the_first_page_shows_a_new_job_without_a_reload(reader: Reader, fleet: Fleet) -> None:

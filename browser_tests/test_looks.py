@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser
 
-from tests_browser.conftest import AXE, Reader, wait_for
+from browser_tests.conftest import AXE, Reader, wait_for
 
 PAGES = ("/", "/jobs", "/jobs/job-1", "/jobs/job-7", "/machines", "/machines/inst-1", "/applications", "/money")
 SERIOUS = ("serious", "critical")

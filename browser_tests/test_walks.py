@@ -2,7 +2,7 @@
 
 import re
 
-from tests_browser.conftest import Reader
+from browser_tests.conftest import Reader
 
 
 def test_why_does_job_7_wait(reader: Reader) -> None:
