@@ -68,4 +68,4 @@ def test_deadlines_hold_where_spot_is_lost_and_broke_without_the_rule(
     assert met_pct >= 95.0 and spot >= 5  # the first ten jobs have time enough, and use it
     with off(monkeypatch):
         broken_pct, _ = met_pct_and_spot(tmp_path / "without")
-    assert broken_pct <= 80.0
+    assert broken_pct <= met_pct - 10.0
