@@ -45,12 +45,14 @@ def next_memory_mib(context: PlanContext, job: Job) -> int | None:
 
 
 def retry(context: PlanContext, job: Job, attempt: Attempt, cause: FailureCause) -> None:
-    """Requeue ``job`` after a failed attempt, with a back-off that doubles with each failure of this cause.
+    """Requeue ``job`` after a failed attempt, with a back-off that doubles with each failure of this cause, but not
+    where a provider took the machine back: that is no sign of what comes next.
 
     One that ran out of memory gets more, if there are machines with more.
     """
     retries, used = job.spec.retries, job.failures.count(cause)
-    delay_s = min(retries.backoff_cap_s, retries.backoff_s * 2.0 ** min(used, 60))
+    doublings = 0 if cause is FailureCause.PREEMPTED else min(used, 60)
+    delay_s = min(retries.backoff_cap_s, retries.backoff_s * 2.0**doublings)
     not_before_at, limit = context.now + delay_s, retries.limits.get(cause.value, 0)
     numbers: dict[str, Number] = {"retry": used + 1, "limit": limit, "backoff_s": delay_s}
     numbers |= _failure_numbers(attempt, cause)

@@ -120,6 +120,18 @@ def test_lost_machine_makes_a_job_preempted_and_it_comes_back_after_its_delay() 
     assert of(decide(scene(replace(waiting, not_before_at=NOW), machine(1))), Place)
 
 
+@pytest.mark.parametrize(
+    ("cause", "delay_s"),
+    [(FailureCause.PREEMPTED, 5.0), (FailureCause.INSTANCE_LOST, 40.0)],
+    ids=lambda each: str(each),
+)
+def test_the_delay_grows_with_machines_that_failed_but_not_with_those_taken_back(
+    cause: FailureCause, delay_s: float
+) -> None:
+    lost = replace(ended(running(1, machine(1)), cause), failures=(cause,) * 3)
+    assert of(decide(scene(lost, machine(1))), Preempted)[0].not_before_at == NOW + delay_s
+
+
 def test_failed_rank_stops_its_gang_for_the_same_cause() -> None:
     gang = ended(running(1, machine(1), machine(2)), FailureCause.OUT_OF_MEMORY, ranks=(1,))
     stop = of(decide(scene(gang, machine(1), machine(2))), StopAttempt)[0]
