@@ -32,13 +32,13 @@ FINISHED = ("succeeded", "failed", "cancelled")
 
 def take_back(stage: Stage, after_s: float, notice_s: float, over: threading.Event) -> None:
     """Announce to each machine that it is taken back, ``after_s`` after it was made."""
-    told, clock = set[Path](), SystemClock()
+    announced, clock = set[Path](), SystemClock()
     while not over.wait(0.5):
         for folder in stage.home.glob("providers/local/instances/local-*"):
             started = folder / "supervisor.json"
-            if folder not in told and started.exists() and clock.now() - started.stat().st_mtime >= after_s:
+            if folder not in announced and started.exists() and clock.now() - started.stat().st_mtime >= after_s:
                 (folder / "preempt").write_text(f"{notice_s:g}")
-                told.add(folder)
+                announced.add(folder)
 
 
 def main() -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import tarfile
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from hcloud.core.errors import UnitRefused
 
@@ -13,8 +13,10 @@ FILES_MAX = 100_000
 EXPANSION_MAX = 20
 
 
-def unpack(archive: int, limit_bytes: int) -> None:
+def unpack(archive: int, limit_bytes: int, below: str = ".") -> None:
     """Unpack a tar, compressed or not, given as a readable descriptor, into the current directory.
+
+    ``below``: all but plain files and directories below this path are left out.
 
     Raises:
         UnitRefused: it is no archive, or a member is absolute, leads outside, is a device, or the whole is too large.
@@ -25,6 +27,8 @@ def unpack(archive: int, limit_bytes: int) -> None:
             # Python's own filters came with 3.11.4; Debian 12 has an older one. These rules are the same everywhere.
             source.extraction_filter = lambda member, _path: member
             for number, member in enumerate(source):
+                if below != "." and not _is_below(member, below):
+                    continue
                 total += member.size
                 if total > limit_bytes or number >= FILES_MAX:
                     raise UnitRefused(
@@ -35,6 +39,12 @@ def unpack(archive: int, limit_bytes: int) -> None:
         raise UnitRefused("the work directory's archive needs too much memory to be read") from error
     except (tarfile.TarError, EOFError, ValueError, OverflowError, RecursionError) as error:
         raise UnitRefused(f"the work directory's archive cannot be read: {error}") from error
+
+
+def _is_below(member: tarfile.TarInfo, below: str) -> bool:
+    name = PurePosixPath(os.path.normpath(member.name))
+    # No links: what is written through one lands elsewhere.
+    return (member.isreg() or member.isdir()) and name.is_relative_to(os.path.normpath(below))
 
 
 def _checked(member: tarfile.TarInfo, here: Path) -> tarfile.TarInfo:

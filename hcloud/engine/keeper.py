@@ -121,7 +121,11 @@ class Keeper:
             self._image_environment = image_environment(self._isolation, spec.image)
         workdir_bytes = self._bootstrap.number("max_workdir_mib", 64) * EXPANSION_MAX * MIB
         self._unpack(self._unit.path / WORKDIR, root / "job", workdir_bytes)
-        self._unpack(self._unit.path / RESTORE, root / "job", int(spec.resources.disk_gib * GIB))
+        if spec.checkpoint is not None:
+            # Another machine packed it: it may replace what the job keeps, not what it runs.
+            self._unpack(
+                self._unit.path / RESTORE, root / "job", int(spec.resources.disk_gib * GIB), spec.checkpoint.path
+            )
         return Cell(
             root=root,
             uid=self._uid,
@@ -140,14 +144,14 @@ class Keeper:
             vcpus=resources.vcpus + halted_vcpus, memory_mib=resources.memory_mib, pids=pids, cpus=self._bootstrap.cpus
         )
 
-    def _unpack(self, archive: Path, job: Path, limit_bytes: int) -> None:
+    def _unpack(self, archive: Path, job: Path, limit_bytes: int, below: str = ".") -> None:
         """Unpack as the unit's own user, so that not even a flaw in unpacking can touch anything else."""
         if not archive.exists():
             return
         reader, writer = os.pipe()
         child = os.fork()
         if child == 0:
-            os.write(writer, self._unpack_as_user(archive, job, limit_bytes).encode()[:4000])
+            os.write(writer, self._unpack_as_user(archive, job, limit_bytes, below).encode()[:4000])
             os._exit(0)
         os.close(writer)
         with os.fdopen(reader) as pipe:
@@ -156,7 +160,7 @@ class Keeper:
             raise UnitRefused(message or "the work directory could not be unpacked")
         archive.unlink()
 
-    def _unpack_as_user(self, archive: Path, job: Path, limit_bytes: int) -> str:
+    def _unpack_as_user(self, archive: Path, job: Path, limit_bytes: int, below: str) -> str:
         try:
             launch.die_with_parent()
             handle = os.open(archive, os.O_RDONLY)
@@ -164,7 +168,7 @@ class Keeper:
             resource.setrlimit(resource.RLIMIT_DATA, (UNPACKING_BYTES, UNPACKING_BYTES))
             if self._isolation.root:
                 launch.become_user(self._uid)
-            unpack(handle, min(limit_bytes, int(self._spec.resources.disk_gib * GIB)))
+            unpack(handle, min(limit_bytes, int(self._spec.resources.disk_gib * GIB)), below)
         except UnitRefused as error:
             return str(error)
         except OSError as error:

@@ -1,4 +1,4 @@
-"""Machines: how well they are used, and who lives on each beside whom."""
+"""Machines: how well they are used, and which jobs run on each beside which others."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ _MARKUP = re.compile("[&<>\"']")
 
 # --------------------------------------------------------------------------------------------------------- one machine
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NeighbourLoss:
+class NeighbourView:
     """What one job on a machine loses by the others there."""
 
     job: Job
@@ -161,7 +161,7 @@ def _records_for(context: ApiContext, use: MachineUse) -> Mapping[CoRunKey, CoRu
     return {record.key: record for _, record in context.store.co_runs()}
 
 
-def neighbour_losses(use: MachineUse, snapshot: Snapshot, records: Mapping[CoRunKey, CoRun]) -> list[NeighbourLoss]:
+def neighbour_losses(use: MachineUse, snapshot: Snapshot, records: Mapping[CoRunKey, CoRun]) -> list[NeighbourView]:
     """Return for each job of a machine what it is expected to lose by its neighbours there, and what was measured."""
     offer = use.instance.offer
     column, found = f"{offer.provider}/{offer.instance_type.name}", []
@@ -182,7 +182,7 @@ def neighbour_losses(use: MachineUse, snapshot: Snapshot, records: Mapping[CoRun
                 source = "what was observed of these programs"
         measured, measured_s = _measured_loss(job, others, column, records)
         found.append(
-            NeighbourLoss(
+            NeighbourView(
                 job=job,
                 beside=tuple(each.id for each in others),
                 expected=expected if others else 0.0,

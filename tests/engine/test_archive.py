@@ -81,3 +81,19 @@ def test_members_that_lead_outside_are_refused(
     with pytest.raises(UnitRefused, match="archive holds"):
         unpacked(tmp_path, monkeypatch, *members)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["archive", "job"]
+
+
+def test_only_what_is_below_the_wanted_path_is_unpacked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "job").mkdir()
+    monkeypatch.chdir(tmp_path / "job")
+    with tarfile.open(tmp_path / "archive", "w") as tar:
+        for name in ("state/a", "run.sh", "state-of-others", "state/../run.py"):
+            tar.addfile(tarfile.TarInfo(name))
+        link = tarfile.TarInfo("state/way")
+        link.type, link.linkname = tarfile.SYMTYPE, "../run.pl"
+        tar.addfile(link)
+    unpack(os.open(tmp_path / "archive", os.O_RDONLY), MIB, below="state/")
+    assert not list((tmp_path / "job").glob("run*"))
+    assert [str(each.relative_to(tmp_path / "job")) for each in (tmp_path / "job").rglob("*") if not each.is_dir()] == [
+        "state/a"
+    ]
