@@ -110,9 +110,7 @@ task_lists = st.builds(
     matrix=st.lists(st.tuples(words, st.lists(texts, min_size=1, max_size=2).map(tuple)), max_size=2).map(tuple),
 )
 _intervals = st.lists(st.integers(0, 20), max_size=5, unique=True).map(lambda each: with_positions((), sorted(each)))
-task_records = st.builds(
-    TaskRecord, made=st.integers(0, 20), succeeded=_intervals, failed=_intervals, cancelled=_intervals
-)
+task_records = st.builds(TaskRecord, made=_intervals, succeeded=_intervals, failed=_intervals, cancelled=_intervals)
 endings = st.sampled_from(ENDINGS_AWAITED)
 specs = st.builds(
     JobSpec,

@@ -7,6 +7,7 @@ from typing import Any
 
 from hcloud.apply.transitions import reason_fields, record_correction, transition_job
 from hcloud.classifier.applications import feed, row_name, scale_of, step_factor
+from hcloud.core.arrays import count_positions
 from hcloud.core.errors import Refused
 from hcloud.core.model import JOB_ENDED, JOB_ON_INSTANCE, EventKind, Job, JobState, Reason
 from hcloud.core.rows import replace_fields
@@ -101,7 +102,7 @@ def make_tasks(txn: Transaction, action: MakeTasks) -> None:
         raise Refused(f"{array.id} makes no more tasks: it is {array.state}")
     positions = record.next_positions(action.count, len(tasks))
     if record.made != action.made_before or not positions:
-        raise Refused(f"{array.id} has made {record.made} of {len(tasks)} tasks by now")
+        raise Refused(f"{array.id} has made {count_positions(record.made)} of {len(tasks)} tasks by now")
     txn.make_tasks(array, positions, action.reason)
 
 

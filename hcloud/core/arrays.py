@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import chain, pairwise
 from math import prod
 from typing import Final, Literal
 
@@ -104,8 +104,8 @@ class TaskRecord:
     """Which tasks of an array were made, and how those ended that have no row any more. Positions are those of
     :class:`TaskList`; intervals are disjoint, ascending and not adjacent."""
 
-    made: int = 0
-    """Tasks below this position were made, or had ended before they were."""
+    made: tuple[Interval, ...] = ()
+    """Tasks that were made: they have a row, are in the run of one (:class:`TaskRun`), or have ended since."""
     succeeded: tuple[Interval, ...] = ()
     failed: tuple[Interval, ...] = ()
     cancelled: tuple[Interval, ...] = ()
@@ -125,23 +125,34 @@ class TaskRecord:
 
     def unmade(self, total: int) -> int:
         """Return how many of ``total`` tasks are neither made nor ended."""
-        return total - self.made - sum(last - max(first, self.made) + 1 for first, last in self.cancelled
-                                       if last >= self.made)  # fmt: skip
+        return total - count_positions(self._taken)
+
+    @property
+    def _taken(self) -> tuple[Interval, ...]:
+        """Tasks that are made or ended; those that end without being made are cancelled."""
+        return merged(self.made, self.cancelled)
+
+    def is_made(self, position: int) -> bool:
+        """Return whether the task at ``position`` was made."""
+        return has_position(self.made, position)
 
     def next_positions(self, count: int, total: int) -> list[int]:
         """Return the first ``count`` positions, of ``total``, that are neither made nor ended."""
-        found: list[int] = []
-        at = self.made
-        while len(found) < count and at < total:
-            ended = next((last for first, last in self.cancelled if first <= at <= last), None)
-            if ended is None:
-                found.append(at)
-            at = at + 1 if ended is None else ended + 1
+        found, at = list[int](), 0
+        for first, last in (*self._taken, (total, total)):
+            found += range(at, min(first, at + count - len(found)))
+            at = last + 1
+            if len(found) == count:
+                break
         return found
 
-    def with_made(self, position: int) -> TaskRecord:
-        """Return the record in which all tasks up to ``position`` are made."""
-        return replace(self, made=max(self.made, position + 1))
+    def with_made(self, positions: Iterable[int]) -> TaskRecord:
+        """Return the record in which these tasks are made."""
+        return replace(self, made=with_positions(self.made, sorted(positions)))
+
+    def with_returned(self, positions: Iterable[int]) -> TaskRecord:
+        """Return the record in which these tasks are not made; they can be made again."""
+        return replace(self, made=without_positions(self.made, positions))
 
     def with_ended(self, state: Ended, positions: Iterable[int]) -> TaskRecord:
         """Return the record in which these tasks ended in ``state``.
@@ -152,10 +163,10 @@ class TaskRecord:
         again = [each for each in added if self.state_of(each) is not None]
         if again or len(set(added)) < len(added):
             raise ValueError(f"tasks at {again or added} are recorded as ended twice")
-        merged = with_positions(getattr(self, state), added)
+        ended = with_positions(getattr(self, state), added)
         if state == "succeeded":
-            return replace(self, succeeded=merged)
-        return replace(self, failed=merged) if state == "failed" else replace(self, cancelled=merged)
+            return replace(self, succeeded=ended)
+        return replace(self, failed=ended) if state == "failed" else replace(self, cancelled=ended)
 
 
 # ---------------------------------------------------------------------------------------------------------- positions
@@ -184,13 +195,34 @@ def positions_in(intervals: Iterable[Interval]) -> Iterator[int]:
 
 def with_positions(intervals: Sequence[Interval], positions: Sequence[int]) -> tuple[Interval, ...]:
     """Return ``intervals`` with ``positions`` added; both are ascending."""
-    merged: list[Interval] = []
-    for first, last in sorted([*intervals, *((each, each) for each in positions)]):
-        if merged and first <= merged[-1][1] + 1:
-            merged[-1] = (merged[-1][0], max(merged[-1][1], last))
+    return merged(intervals, [(each, each) for each in positions])
+
+
+def merged(*several: Sequence[Interval]) -> tuple[Interval, ...]:
+    """Return the intervals of all positions that are in any of ``several``."""
+    found: list[Interval] = []
+    for first, last in sorted(chain.from_iterable(several)):
+        if found and first <= found[-1][1] + 1:
+            found[-1] = (found[-1][0], max(found[-1][1], last))
         else:
-            merged.append((first, last))
-    return tuple(merged)
+            found.append((first, last))
+    return tuple(found)
+
+
+def without_positions(intervals: Sequence[Interval], positions: Iterable[int]) -> tuple[Interval, ...]:
+    """Return ``intervals`` without ``positions``."""
+    left: list[Interval] = []
+    removed = with_positions((), sorted(positions))
+    for first, last in intervals:
+        for gone_first, gone_last in removed:
+            if gone_last < first or gone_first > last:
+                continue
+            if gone_first > first:
+                left.append((first, gone_first - 1))
+            first = gone_last + 1
+        if first <= last:
+            left.append((first, last))
+    return tuple(left)
 
 
 # ----------------------------------------------------------------------------------------------------------------- ids

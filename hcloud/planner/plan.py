@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import inf
 
+from hcloud.core.arrays import Interval
 from hcloud.core.model import FailureCause, InstanceId, JobId, JobSpec, JobState, Market, Offer, Reason, Resources
 from hcloud.forecast.runtimes.prediction import RunTimePrediction
 from hcloud.planner.text import seconds
@@ -76,7 +77,7 @@ class MakeTasks:
 
     job_id: JobId
     """The array."""
-    made_before: int
+    made_before: tuple[Interval, ...]
     """What the plan saw as made (:attr:`hcloud.core.arrays.TaskRecord.made`)."""
     count: int
     """How many tasks."""

@@ -580,7 +580,7 @@ def _cancel_tasks(tx: Transaction, array: Job, positions: Sequence[int], actor: 
     for each in tx.tasks(array.id):
         if each.task_position in wanted and each.cancelled_by is None:
             _cancel(tx, each, actor)
-    unmade = [at for at in wanted if at >= record.made and record.state_of(at) is None]
+    unmade = [at for at in wanted if not record.is_made(at) and record.state_of(at) is None]
     if not unmade:
         return array
     array = tx.put_job(replace(array, task_record=record.with_ended("cancelled", unmade)))

@@ -369,7 +369,7 @@ class Transaction:
         """
         record, tasks = array.task_record, array.spec.tasks
         assert record is not None and tasks is not None, "only arrays have tasks"
-        again = [each for each in positions if each < record.made or record.state_of(each) is not None]
+        again = [each for each in positions if record.is_made(each) or record.state_of(each) is not None]
         if again or not all(each < len(tasks) for each in positions):
             raise Refused(f"{array.id}: its tasks at {again or positions} were made before, or do not exist")
         first = job_number(array.id) + 1
@@ -388,7 +388,7 @@ class Transaction:
             for each in positions
         )
         self._insert_job_rows(made)
-        self.put_job(move_job(array, JobState.RUNNING, task_record=record.with_made(max(positions))))
+        self.put_job(move_job(array, JobState.RUNNING, task_record=record.with_made(positions)))
         for each in made:
             fields = submitted_fields(each) | task_fields(each) | {"code": reason.code}
             self.emit(EventKind.JOB_SUBMITTED, job_id=each.id, user=each.spec.user, **fields)

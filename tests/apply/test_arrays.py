@@ -229,7 +229,7 @@ def test_an_array_is_profiled_once(make: MakeDeployment) -> None:
 def test_a_plan_that_saw_fewer_tasks_made_makes_none_twice(site: Deployment) -> None:
     site.submit("sleep", "100", tasks=tasks(600))
     site.cycle(2)
-    late = MakeTasks(job_id="job-1", made_before=0, count=5, reason=Reason(code="tasks_made", text=""))
+    late = MakeTasks(job_id="job-1", made_before=(), count=5, reason=Reason(code="tasks_made", text=""))
     with (
         site.scene.store.transaction(site.now) as txn,
         pytest.raises(Refused, match="has made 256 of 600 tasks by now"),

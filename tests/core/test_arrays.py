@@ -1,7 +1,8 @@
 """Ids of tasks as users write them, and the record of what became of the tasks of an array."""
 
 import re
-from itertools import product
+from collections.abc import Sequence
+from itertools import chain, product
 
 import pytest
 from hypothesis import given
@@ -82,7 +83,7 @@ def test_tasks_are_named_in_brackets() -> None:
         chosen_positions(tasks, "job-7", "10-11")
 
 
-Steps = st.lists(st.tuples(st.sampled_from(["make", *ENDINGS]), st.integers(0, 12)), max_size=30)
+Steps = st.lists(st.tuples(st.sampled_from(["make", "return", *ENDINGS]), st.integers(0, 12)), max_size=30)
 TOTAL = 12
 
 
@@ -91,16 +92,19 @@ def agrees(steps: list[tuple[str, int]]) -> bool:
     record, table = TaskRecord(), dict[int, str]()
     for step, at in steps:
         if step == "make":
-            wanted = [each for each in range(TOTAL) if each not in table and each >= record.made][:at]
+            wanted = [each for each in range(TOTAL) if each not in table][:at]
             found = record.next_positions(at, TOTAL)
             if found != wanted:
                 return False
             table |= dict.fromkeys(found, "made")
-            record = record.with_made(max(found)) if found else record
+            record = record.with_made(found)
+        elif step == "return" and table.get(at) == "made":
+            record = record.with_returned([at])
+            del table[at]
         elif (step == "cancelled" and at not in table and at < TOTAL) or table.get(at) == "made":
             record = record.with_ended(step, [at])  # type: ignore[arg-type]
             table[at] = step
-        unmade = [each for each in range(record.made, TOTAL) if each not in table]
+        unmade = [each for each in range(TOTAL) if each not in table]
         if record.unmade(TOTAL) != len(unmade) or any(
             list(positions_in(getattr(record, each))) != sorted(n for n, state in table.items() if state == each)
             for each in ENDINGS
@@ -117,24 +121,24 @@ def test_a_record_keeps_what_a_table_of_all_tasks_keeps(steps: list[tuple[str, i
 def test_a_record_that_joins_distant_intervals_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Seeded fault: runs of positions are joined across a gap of one."""
 
-    def joined(intervals: tuple[Interval, ...], positions: list[int]) -> tuple[Interval, ...]:
-        merged: list[Interval] = []
-        for first, last in sorted([*intervals, *((each, each) for each in positions)]):
-            if merged and first <= merged[-1][1] + 2:
-                merged[-1] = (merged[-1][0], max(merged[-1][1], last))
+    def joined(*several: Sequence[Interval]) -> tuple[Interval, ...]:
+        found: list[Interval] = []
+        for first, last in sorted(chain.from_iterable(several)):
+            if found and first <= found[-1][1] + 2:
+                found[-1] = (found[-1][0], max(found[-1][1], last))
             else:
-                merged.append((first, last))
-        return tuple(merged)
+                found.append((first, last))
+        return tuple(found)
 
     steps = [("make", 5), ("succeeded", 0), ("succeeded", 2)]
     assert agrees(steps)
-    monkeypatch.setattr(arrays, "with_positions", joined)
+    monkeypatch.setattr(arrays, "merged", joined)
     assert not agrees(steps)
 
 
 @pytest.mark.parametrize("state", ENDINGS)
 def test_a_task_is_recorded_once(state: Ended) -> None:
-    record = TaskRecord(made=5, succeeded=((0, 2),))
+    record = TaskRecord(made=((0, 4),), succeeded=((0, 2),))
     with pytest.raises(ValueError, match="recorded as ended twice"):
         record.with_ended(state, [2])
     with pytest.raises(ValueError, match="recorded as ended twice"):
@@ -142,7 +146,7 @@ def test_a_task_is_recorded_once(state: Ended) -> None:
 
 
 def test_ten_thousand_tasks_that_succeed_are_two_numbers() -> None:
-    record = TaskRecord(made=10_000)
+    record = TaskRecord(made=((0, 9_999),))
     for start in range(0, 10_000, 100):
         record = record.with_ended("succeeded", range(start, start + 100))
     assert record.succeeded == ((0, 9_999),)

@@ -4,6 +4,7 @@ import re
 import sqlite3
 import subprocess
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +15,14 @@ from alembic import command
 from alembic.config import Config
 from alembic.script import ScriptDirectory
 
+from hcloud.core.arrays import TaskList
 from hcloud.core.errors import StoreError
-from hcloud.store import Store
+from hcloud.core.model import JobState, Reason
+from hcloud.store import Store, Submission
 from hcloud.store.schema import SCHEMA_REVISION, VERSION_TABLE, metadata
 from tests.databases import BINARIES, PostgresqlServer
 from tests.machine import needs_postgresql
-from tests.store.samples import emit
+from tests.store.samples import SPEC, emit
 
 
 def sqlite_schema(path: Path) -> set[str]:
@@ -46,6 +49,17 @@ def migrate(url: str, to: str = SCHEMA_REVISION) -> None:
     with engine.begin() as connection:
         config.attributes.update(connection=connection, version_table=VERSION_TABLE)
         command.upgrade(config, to)
+    engine.dispose()
+
+
+def migrate_down(url: str, to: str) -> None:
+    """Migrate a database back to a revision."""
+    config = Config()
+    config.set_main_option("script_location", "hcloud:migrations")
+    engine = sa.create_engine(url)
+    with engine.begin() as connection:
+        config.attributes.update(connection=connection, version_table=VERSION_TABLE)
+        command.downgrade(config, to)
     engine.dispose()
 
 
@@ -111,6 +125,24 @@ def test_a_database_of_the_first_release_is_migrated_and_keeps_its_rows(tmp_path
     store.close()
     migrate(f"sqlite:///{tmp_path}/migrated.db")
     assert sqlite_schema(tmp_path / "old.db") == sqlite_schema(tmp_path / "migrated.db")
+
+
+def test_made_tasks_of_arrays_become_intervals(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/old.db"
+    store = Store.open(url)
+    spec = replace(SPEC, tasks=TaskList(ranges=((0, 9, 1),)))
+    (array,) = store.submit([Submission(spec=spec, actor="ann")], 1_000.0)
+    with store.transaction(1_000.0) as tx:
+        tx.put_job(replace(tx.job(array.id), state=JobState.QUEUED))
+        tx.make_tasks(tx.job(array.id), [0, 1, 2], Reason(code="tasks_made", text=""))
+    store.close()
+    migrate_down(url, "v0012")
+    with closing(sqlite3.connect(tmp_path / "old.db")) as raw:
+        assert '"made": 3' in raw.execute("SELECT document FROM job WHERE last_number IS NOT NULL").fetchone()[0]
+    again = Store.open(url)
+    record = again.job(array.id).task_record
+    assert record is not None and record.made == ((0, 2),)
+    again.close()
 
 
 def test_code_knows_the_newest_migration_and_history_has_no_branches() -> None:
