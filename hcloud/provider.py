@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Literal, Protocol, runtime_checkable
 
+from hcloud.core.cpu_topology import CpuTopology
 from hcloud.core.estimates import Findings
 from hcloud.core.model import (
     MARKED_BY,
@@ -303,6 +304,8 @@ class SimulatedMachine:
     preempt_at: float | None = None
     type_name: str = ""
     market: Market = Market.ON_DEMAND
+    cpu_topology: CpuTopology | None = None
+    """None: it reports none."""
 
 
 class Journal(Protocol):
@@ -445,6 +448,8 @@ class WorkerReport:
     """The isolation in force ("cgroup1", "bwrap", ...)."""
     preempt_at: float | None = None
     """A preemption notice that the instance itself received."""
+    cpu_topology: CpuTopology | None = None
+    """None: it reports none, or one that cannot be."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

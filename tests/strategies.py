@@ -3,6 +3,7 @@
 from hypothesis import strategies as st
 
 from hcloud.core.arrays import IdRange, TaskList, TaskRecord, with_positions
+from hcloud.core.cpu_topology import typical_topology
 from hcloud.core.dependencies import ENDINGS_AWAITED, Dependency
 from hcloud.core.estimates import Application, Measure, Reading
 from hcloud.core.model import (
@@ -305,6 +306,7 @@ instances = st.builds(
     for_running=st.lists(numbers.map("job-{}".format), max_size=2).map(tuple),
     reason=texts,
     addresses=st.none() | st.lists(words, max_size=2).map(tuple),
+    cpu_topology=st.none() | st.integers(1, 40).map(typical_topology),
 )
 intents = st.builds(
     Intent,

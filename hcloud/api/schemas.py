@@ -107,6 +107,8 @@ class InstanceView:
     """Jobs that run there now."""
     used: Resources
     """Resources that these jobs use."""
+    topology: str
+    """Its sockets, cores, caches and NUMA nodes in words; empty: it does not report them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -301,4 +303,5 @@ def _instance_view(
         reason=instance.reason,
         jobs=tuple(dict.fromkeys(unit_index.get(instance.id, ()))),
         used=used.get(instance.id, NOTHING),
+        topology=instance.cpu_topology.words() if instance.cpu_topology is not None else "",
     )

@@ -14,6 +14,7 @@ from types import MappingProxyType
 from typing import Literal
 
 from hcloud.core.arrays import TaskList, TaskRecord
+from hcloud.core.cpu_topology import CpuTopology
 from hcloud.core.dependencies import Dependency, Ending
 from hcloud.core.errors import InvalidTransition
 from hcloud.core.estimates import Reading
@@ -740,6 +741,8 @@ class Instance:
     """Why it was launched, in one sentence."""
     addresses: tuple[str, ...] | None = None
     """From which it may connect; None: not known yet; empty: its provider names none, so any will do."""
+    cpu_topology: CpuTopology | None = None
+    """What its worker reported of its CPUs; None: nothing."""
     revision: int = 0
     """Increases with every write; the store assigns it."""
 
@@ -835,7 +838,7 @@ class EventKind(StrEnum):
     INSTANCE_REQUESTED = "instance_requested"  # provider, region, zone, type, market, price_usd_per_h, priced_at,
     #                         vcpus, memory_mib, billing_minimum_s, on_demand_usd_per_h, expires_at, code, text
     INSTANCE_LAUNCHED = "instance_launched"  # provider_id, launched_at (billing starts), price_usd_per_h
-    INSTANCE_READY = "instance_ready"  # boot_s
+    INSTANCE_READY = "instance_ready"  # boot_s, isolation, cpus (sockets, cores, caches and nodes in words)
     INSTANCE_STATE = "instance_state"  # from, to, code, text
     INSTANCE_RENEWED = "instance_renewed"  # expires_at
     INSTANCE_PRICE = "instance_price"  # price_usd_per_h (spot prices move); market, if its commitment has ended

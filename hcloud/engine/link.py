@@ -27,6 +27,7 @@ from hcloud.engine import metadata
 from hcloud.engine.bootstrap import Bootstrap, load_bootstrap
 from hcloud.engine.changes import DirectoryWatch
 from hcloud.engine.channel import CONNECT, agent_options
+from hcloud.engine.cpu_report import read_topology, usable_cpus
 from hcloud.engine.credential import Credential
 from hcloud.engine.output import read_output
 from hcloud.engine.outputs import UnitOutputs
@@ -59,6 +60,7 @@ class LinkHost:
         self._archives.mkdir(mode=0o700, exist_ok=True)
         self._outputs = UnitOutputs(bootstrap.number("max_outputs_mib", 4096) << 20, root=os.geteuid() == 0)
         self._ended: dict[str, dict[str, Any]] = {}  # an ended unit never changes: read once
+        self._cpu_topology = read_topology(usable_cpus(bootstrap.cpus))
 
     def report(self) -> dict[str, Any]:
         """Return a WorkerReport on the wire, read from the disk."""
@@ -70,7 +72,12 @@ class LinkHost:
             reports.append(known)
         present = {report["id"] for report in reports}
         self._ended = {unit_id: known for unit_id, known in self._ended.items() if unit_id in present}
-        return {"units": reports, "isolation": self._isolation, "preempt_at": self.preempt_at()}
+        return {
+            "units": reports,
+            "isolation": self._isolation,
+            "preempt_at": self.preempt_at(),
+            "cpu_topology": self._cpu_topology,
+        }
 
     def preempt_at(self) -> float | None:
         """Return when the machine will be preempted, if announced."""
@@ -232,7 +239,7 @@ class AgentLink:
 
     @staticmethod
     def _machine_of(report: Mapping[str, Any]) -> bytes:
-        return _document({"isolation": report["isolation"], "preempt_at": report["preempt_at"]})
+        return _document({name: each for name, each in report.items() if name != "units"})
 
     async def _renew(self) -> None:
         """Ask for a new certificate when it is time; the present one stays valid for long."""

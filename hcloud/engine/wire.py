@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, Literal, cast
 
+from hcloud.core.cpu_topology import CpuTopology, topology_from
 from hcloud.core.errors import UnitRefused
 from hcloud.core.estimates import Findings, Measure, Reading
 from hcloud.core.model import Checkpoint, FailureCause, MetricsHook, ProfileRequest, ProgressHook, Resources
@@ -123,13 +124,22 @@ def unit_report_from_wire(plain: Mapping[str, Any]) -> UnitReport:
 
 
 def report_from_wire(instance_id: str, plain: Mapping[str, Any]) -> WorkerReport:
-    """Return a worker's report; ``plain`` has ``units`` (a list), ``isolation`` and ``preempt_at``."""
+    """Return a worker's report; ``plain`` has ``units`` (a list), ``isolation``, ``preempt_at``, ``cpu_topology``."""
     return WorkerReport(
         instance_id=instance_id,
         units=tuple(unit_report_from_wire(unit) for unit in plain["units"]),
         isolation=tuple(plain["isolation"]),
         preempt_at=plain["preempt_at"],
+        cpu_topology=_topology_from_wire(plain.get("cpu_topology")),
     )
+
+
+def _topology_from_wire(rows: object) -> CpuTopology | None:
+    """Return what a machine says of its CPUs; None where it says nothing (an agent of before) or what cannot be."""
+    try:
+        return topology_from(rows)
+    except ValueError:
+        return None
 
 
 def outputs_piece_from_wire(plain: Mapping[str, Any]) -> OutputsPiece:

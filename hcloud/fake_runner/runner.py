@@ -552,7 +552,11 @@ class FakeRunner:
         if before is not None and before.preempt_at == machine.preempt_at and _same(before.units, units):
             return before
         return WorkerReport(
-            instance_id=key, units=tuple(units), isolation=("simulated",), preempt_at=machine.preempt_at
+            instance_id=key,
+            units=tuple(units),
+            isolation=("simulated",),
+            preempt_at=machine.preempt_at,
+            cpu_topology=machine.cpu_topology,
         )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from hcloud.apply.feedback import (
     CoRunPeriod,
@@ -19,6 +19,7 @@ from hcloud.apply.machines import record_preemption, record_registration, record
 from hcloud.apply.transitions import release_allocation, transition_instance
 from hcloud.apply.unit_index import UnitIndex
 from hcloud.apply.units import record_started
+from hcloud.core.cpu_topology import CpuTopology
 from hcloud.core.estimates import Classification, Findings
 from hcloud.core.model import EventKind, FailureCause, Instance, InstanceState, Job, JobId, Market, Reason
 from hcloud.core.rows import replace_fields
@@ -78,12 +79,18 @@ def instance_registered(instance: Instance, worker: WorkerReport, now: float) ->
             if fresh.state is not InstanceState.BOOTING:  # an earlier cycle was killed after it committed this
                 return
             reason = Reason(code="registered", text=f"worker registered {boot_s:.1f} s after launch")
-            transition_instance(txn, fresh, InstanceState.READY, reason, ready_at=now, seen_at=now, idle_since=now)
+            cpus = worker.cpu_topology
+            changes = {"ready_at": now, "seen_at": now, "idle_since": now, "cpu_topology": cpus}
+            transition_instance(txn, fresh, InstanceState.READY, reason, **changes)
             record_registration(txn, fresh.offer)
-            isolation = list(worker.isolation)
-            txn.emit(EventKind.INSTANCE_READY, instance_id=instance.id, boot_s=boot_s, isolation=isolation)
+            seen: dict[str, Any] = {"boot_s": boot_s, "isolation": list(worker.isolation)}
+            if cpus is not None:
+                seen["cpus"] = cpus.words()
+            txn.emit(EventKind.INSTANCE_READY, instance_id=instance.id, **seen)
 
         yield ready
+    elif worker.cpu_topology is not None and worker.cpu_topology != instance.cpu_topology:
+        yield topology_reported(instance.id, worker.cpu_topology)
     if worker.preempt_at is not None and worker.preempt_at < (instance.preempt_at or math.inf) - NOTICE_TOLERANCE_S:
         yield preemption_notice(instance.id, worker.preempt_at)
 
@@ -150,6 +157,15 @@ def preemption_notice(instance_id: str, preempt_at: float) -> Change:
         if fresh.preempt_at != preempt_at:
             txn.put_instance(replace(fresh, preempt_at=preempt_at))
             txn.emit(EventKind.INSTANCE_NOTICE, instance_id=instance_id, preempt_at=preempt_at)
+
+    return record
+
+
+def topology_reported(instance_id: str, cpu_topology: CpuTopology) -> Change:
+    """Return the change for an instance that reports other CPUs than are known."""
+
+    def record(txn: Transaction) -> None:
+        txn.put_instance(replace_fields(txn.instance(instance_id), cpu_topology=cpu_topology))
 
     return record
 

@@ -169,10 +169,9 @@ def _requested(event: Event) -> Iterator[TimelineStep]:
 
 
 def _ready(event: Event) -> Iterator[TimelineStep]:
-    boot_s = _number(event, "boot_s")
-    yield _line(
-        event, "machine_ready", f"{event.instance_id} is ready" + (f" after {seconds(boot_s)}" if boot_s else "")
-    )
+    boot_s, cpus = _number(event, "boot_s"), event.fields.get("cpus")
+    text = f"{event.instance_id} is ready" + (f" after {seconds(boot_s)}" if boot_s else "")
+    yield _line(event, "machine_ready", text + (f"; it has {cpus}" if cpus else ""))
 
 
 def _placed(event: Event) -> Iterator[TimelineStep]:

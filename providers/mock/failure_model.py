@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from hcloud.core.cpu_topology import CPUS_MAX
 from hcloud.core.model import Market
 from hcloud.provider import LaunchRequest
 from providers.mock.catalog import MockCatalog
@@ -52,8 +53,13 @@ class FailureModel:
             expires_at=request.expires_at,
             lease_ends_at=launched_at + boot_s + (self._settings.lease_s or math.inf),
             tags=dict(request.tags),
+            reports_cpus=self._reported_cpus(offer.instance_type.name),
         )
         return self._with_end(row, request)
+
+    def _reported_cpus(self, type_name: str) -> int:
+        vcpus, least = self._catalog.types[type_name].capacity.vcpus, self._settings.topology_from_vcpus
+        return min(CPUS_MAX, math.ceil(vcpus)) if least is not None and vcpus >= least else 0
 
     def _fault(self, kind: FaultKind, request: LaunchRequest) -> Fault | None:
         return self._faults.take(kind, "launch", request.offer)

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from hcloud.core.cpu_topology import typical_topology
 from hcloud.core.model import Market, Resources
 from hcloud.provider import CloudInstance, CloudState, SimulatedMachine
 
@@ -64,6 +65,8 @@ class MachineRow:
     lease_ends_at: float = math.inf
     """When it terminates itself without a renewed lease."""
     tags: Mapping[str, str] = field(default_factory=dict)
+    reports_cpus: int = 0
+    """Logical CPUs of the topology that its worker reports; 0: it reports none."""
     ends_at: float = field(init=False, compare=False, repr=False)
     """When it is TERMINATED and billing ends."""
 
@@ -132,6 +135,7 @@ class MachineRow:
             preempt_at=self.announced_preempt_at(now),
             type_name=self.type_name,
             market=self.market,
+            cpu_topology=typical_topology(self.reports_cpus) if self.reports_cpus else None,
         )
 
     def record_at(self, now: float, billed_usd: float) -> MachineRecord:

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
+from hcloud.core.cpu_topology import CPUS_MAX
 from hcloud.core.errors import ConfigError
 from hcloud.core.model import Market
 from hcloud.provider import MOST_RESERVED
@@ -237,6 +238,8 @@ class MockSettings(_MockSection):
     """How long a termination takes."""
     spot: SpotSettings = SpotSettings()
     quality: QualitySettings = QualitySettings()
+    topology_from_vcpus: Whole | None = Field(None, ge=1, le=CPUS_MAX)
+    """Machines with at least so many vCPUs report sockets, caches and cores; None: none does."""
     deaths_per_h: Real = Field(0.0, ge=0, le=MAX_PER_H)
     """Failures per machine and hour."""
     quotas: tuple[QuotaSettings, ...] = ()

@@ -132,3 +132,13 @@ def test_output_is_asked_for_only_of_streams_that_may_hold_any(tmp_path: Path) -
     assert set(chunks.values()) == {LogChunk(content=b"", next_offset=5, end=True)}
     asked = [(each.request["unit"], each.request["stream"]) for each in wire.asked]
     assert asked == [(each.unit, each.stream) for each in pieces if (each.unit, each.stream) not in silent]
+
+
+@pytest.mark.parametrize(
+    ("rows", "numbers"),
+    [([[0, 0, 0, 0, 0], [1, 1, 0, 0, 0]], (0, 1)), ([[0, 0, 0, 0]], None), ("0-1", None), ([[10**12] * 5], None)],
+)
+def test_cpus_that_cannot_be_are_as_good_as_none(tmp_path: Path, rows: object, numbers: tuple[int, ...] | None) -> None:
+    runner = runner_on(FakeWire(a={**GOOD, "cpu_topology": rows}, b=GOOD), tmp_path)
+    of_a, of_b = (each.cpu_topology for each in runner.observe().workers)
+    assert (of_a and of_a.numbers, of_b) == (numbers, None)

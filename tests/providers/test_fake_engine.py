@@ -6,11 +6,12 @@ from typing import Any
 import pytest
 
 from hcloud.core.clock import ManualClock
+from hcloud.core.cpu_topology import regular_topology
 from hcloud.core.model import FailureCause, MetricsHook, ProgressHook, Resources
 from hcloud.fake_runner.runner import FakeRunner, Start, StartFault, Work, read_work, work_from
 from hcloud.provider import RunnerView, UnitReport, UnitSpec, UnitState
 from providers.mock import MockProvider
-from tests.providers.clouds import AT_ONCE, cloud_on, request_for, unit_on
+from tests.providers.clouds import AT_ONCE, cloud_on, offer_of, request_for, unit_on
 
 
 @pytest.fixture
@@ -224,3 +225,11 @@ def test_work_may_be_told_by_a_table(clock: ManualClock) -> None:
     record = report_of(runner.observe(), unit).exit
     assert record is not None and (record.exit_code, record.cause) == (4, FailureCause.EXIT_CODE)
     assert record.cpu_s == pytest.approx(40) and record.memory_mib_max == 16
+
+
+def test_machines_with_enough_vcpus_report_a_topology(clock: ManualClock) -> None:
+    cloud = cloud_on(clock, **AT_ONCE, topology_from_vcpus=16)
+    for number, kind in enumerate(("m.xlarge", "m.2xlarge")):
+        cloud.launch(request_for(cloud, number, clock.now(), offer_of(cloud, kind)))
+    small, large = (each.cpu_topology for each in FakeRunner([cloud], clock).observe().workers)
+    assert (small, large) == (None, regular_topology(sockets=2, cores=8))
