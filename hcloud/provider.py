@@ -372,6 +372,8 @@ class UnitSpec:
     checkpoint: Checkpoint | None = None
     restore: str | None = None
     """Path of an archive (tar) on the daemon's host, from the last checkpoint, unpacked over the work directory."""
+    cpus: tuple[int, ...] = ()
+    """The CPUs of its instance that it is pinned to; empty: any of them."""
 
 
 def unmarked(unit: UnitId) -> str:
@@ -404,6 +406,8 @@ class UnitSample:
     requests_per_s: float | None = None
     latency_ms: Mapping[str, float] = field(default_factory=dict)
     """Latency over the last interval by percentile ("50", "99")."""
+    cpus: tuple[int, ...] = ()
+    """The CPUs on which its processes may run; empty: all of the instance, or not known."""
     looks: int = 1
     """Readings that this sample stands for: workers omit readings of a unit that continues steadily."""
 
@@ -586,12 +590,19 @@ class Runner(Protocol):
         ...
 
     def resize(
-        self, units: Mapping[UnitId, tuple[InstanceId, Resources]], *, epoch: int = 0
+        self,
+        units: Mapping[UnitId, tuple[InstanceId, Resources]],
+        *,
+        cpus: Mapping[UnitId, tuple[int, ...]] | None = None,
+        epoch: int = 0,
     ) -> Mapping[UnitId, ResizeResult]:
         """Change the vCPU and memory limits of running units; idempotent. Returns one result per unit.
 
-        Refused if the instance cannot enforce limits, if the unit is unknown or has ended, or if a later leader
-        ``epoch`` has already resized it: a suspended daemon's call may arrive late.
+        ``cpus``: by unit that is to be pinned, the CPUs of its instance; empty: any of them. Units that are absent
+        stay where they are.
+
+        Refused if the instance cannot enforce limits or has no such CPUs, if the unit is unknown or has ended, or if a
+        later leader ``epoch`` has already resized it: a suspended daemon's call may arrive late.
         """
         ...
 

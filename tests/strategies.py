@@ -177,6 +177,7 @@ schedules = st.builds(
     secrets=mappings,
 )
 causes = st.sampled_from(FailureCause)
+cpu_sets = st.lists(st.integers(0, 300), max_size=3, unique=True).map(sorted).map(tuple)
 allocations = st.builds(
     Allocation,
     rank=st.integers(0, 100),
@@ -189,6 +190,8 @@ allocations = st.builds(
     detail=texts,
     relaunch=st.integers(0, 3),
     resized_from=st.none() | resources,
+    cpus=cpu_sets,
+    pinned_from=st.none() | cpu_sets,
     yielded_at=maybe_moments,
 )
 corrections = st.builds(

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from hcloud.api.auth import Caller
+from hcloud.core.cpu_topology import cpu_list
 from hcloud.core.model import (
     NOTHING,
     Attempt,
@@ -109,6 +110,8 @@ class InstanceView:
     """Resources that these jobs use."""
     topology: str
     """Its sockets, cores, caches and NUMA nodes in words; empty: it does not report them."""
+    pinned: Mapping[JobId, str]
+    """By job that runs on some of its CPUs only, those: ``0-3,8``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -274,18 +277,24 @@ def instance_views(
     """
     used: dict[InstanceId, Resources] = {}
     unit_index: dict[InstanceId, list[JobId]] = {}
+    pinned: dict[InstanceId, dict[JobId, str]] = {}
     for job in jobs:
         for allocation in job.attempt.allocations if job.attempt is not None else ():
             if not allocation.released:
+                if allocation.cpus:
+                    pinned.setdefault(allocation.instance_id, {})[job.id] = cpu_list(allocation.cpus)
                 held = used.get(allocation.instance_id, NOTHING)
                 used[allocation.instance_id] = held.plus(allocation.resources)
                 unit_index.setdefault(allocation.instance_id, []).append(job.id)
     fresh = [replace(each, seen_at=seen_at.get(each.id, each.seen_at)) for each in instances]
-    return [_instance_view(instance, unit_index, used) for instance in fresh]
+    return [_instance_view(each, unit_index, used, pinned.get(each.id, {})) for each in fresh]
 
 
 def _instance_view(
-    instance: Instance, unit_index: Mapping[InstanceId, list[JobId]], used: Mapping[InstanceId, Resources]
+    instance: Instance,
+    unit_index: Mapping[InstanceId, list[JobId]],
+    used: Mapping[InstanceId, Resources],
+    pinned: Mapping[JobId, str],
 ) -> InstanceView:
     return InstanceView(
         id=instance.id,
@@ -303,5 +312,6 @@ def _instance_view(
         reason=instance.reason,
         jobs=tuple(dict.fromkeys(unit_index.get(instance.id, ()))),
         used=used.get(instance.id, NOTHING),
+        pinned=pinned,
         topology=instance.cpu_topology.words() if instance.cpu_topology is not None else "",
     )

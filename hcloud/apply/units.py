@@ -10,6 +10,7 @@ from typing import Any
 from hcloud.apply.kept_checkpoints import archive_of, kept_checkpoint
 from hcloud.apply.transitions import reason_fields, release_allocation, transition_job
 from hcloud.core.clock import Clock
+from hcloud.core.cpu_topology import cpu_list
 from hcloud.core.errors import Refused, SecretUnreadable
 from hcloud.core.model import (
     JOB_ON_INSTANCE,
@@ -18,6 +19,7 @@ from hcloud.core.model import (
     Attempt,
     EventKind,
     FailureCause,
+    Instance,
     InstanceState,
     Intent,
     IntentKind,
@@ -67,7 +69,10 @@ class UnitActions:
         """
         job = txn.job(action.job_id)
         _refuse_unready(txn, job, action, free)
-        held = tuple(Allocation(rank=r.rank, instance_id=r.instance_id, resources=r.resources) for r in action.ranks)
+        held = tuple(
+            Allocation(rank=r.rank, instance_id=r.instance_id, resources=r.resources, cpus=r.cpus or ())
+            for r in action.ranks
+        )
         attempt = _with_ranks(job, held, txn.now)
         more = job.state in JOB_ON_INSTANCE
         state = job.state if more else JobState.PLACED
@@ -175,6 +180,7 @@ class UnitActions:
             outputs=spec.outputs,
             checkpoint=spec.checkpoint,
             restore=restore,
+            cpus=allocation.cpus,
         )
 
     def _record_started(self, txn: Transaction, intent: Intent, results: Mapping[str, StartResult], epoch: int) -> None:
@@ -277,7 +283,11 @@ class UnitActions:
             if room is None or not more.fits(room):
                 raise Refused(f"{held.instance_id} has only {room} left; {more} more requested")
             left[held.instance_id] = room.minus(more)
-            others.append(replace(held, resources=rank.resources, resized_from=held.resources))
+            grown = replace(held, resources=rank.resources, resized_from=held.resources)
+            if rank.cpus is not None:
+                _refuse_absent(txn.instance(held.instance_id), rank.cpus)
+                grown = replace(grown, cpus=rank.cpus, pinned_from=held.cpus)
+            others.append(grown)
         free.update(left)
         _put_ranks(txn, job, others)
         intents = [_resize_intent(txn, job, attempt.unit_id(held.rank)) for held in others]
@@ -288,11 +298,16 @@ class UnitActions:
     def drive_resizes(self, intents: Sequence[Intent], lease: LeaderLease | None) -> None:
         """Send workers the new resources of their units until they take them. If one refuses, all ranks revert."""
         wanted: dict[str, tuple[str, Resources]] = {}
+        cpus: dict[str, tuple[int, ...]] = {}
         for intent in intents:
             held = _resized(self.store.job(intent.subject), intent)
             if held is not None:
-                wanted[intent.token.removeprefix("resize:")] = (held.instance_id, held.resources)
-        results = self.runner.resize(wanted, epoch=lease.epoch if lease is not None else 0) if wanted else {}
+                unit = intent.token.removeprefix("resize:")
+                wanted[unit] = (held.instance_id, held.resources)
+                if held.pinned_from is not None:
+                    cpus[unit] = held.cpus
+        epoch = lease.epoch if lease is not None else 0
+        results = self.runner.resize(wanted, cpus=cpus, epoch=epoch) if wanted else {}
         with self.store.transaction(self.clock.now(), lease) as txn:
             outcomes = [(intent, results.get(intent.token.removeprefix("resize:"))) for intent in intents]
             # Refusals last: workers that took their new resources by then are reverted.
@@ -328,9 +343,16 @@ def _running_rank(attempt: Attempt, rank: int, instance_id: str) -> Allocation:
     held = attempt.held(rank)
     if held is None or held.released or held.started_at is None or held.instance_id != instance_id:
         raise Refused(f"rank {rank} of {attempt.id} is not running on {instance_id}")
-    if held.resized_from is not None:
+    if held.resized_from is not None or held.pinned_from is not None:
         raise Refused(f"rank {rank} of {attempt.id} is being resized already")
     return held
+
+
+def _refuse_absent(instance: Instance, cpus: Sequence[int]) -> None:
+    """Raise Refused if an instance is not known to have these CPUs."""
+    known = instance.cpu_topology.numbers if instance.cpu_topology is not None else ()
+    if absent := cpu_list(set(cpus).difference(known)):
+        raise Refused(f"{instance.id} has no CPUs {absent}")
 
 
 def _resize_intent(txn: Transaction, job: Job, unit: str) -> Intent:
@@ -340,7 +362,7 @@ def _resize_intent(txn: Transaction, job: Job, unit: str) -> Intent:
 def _resizing(job: Job) -> list[Allocation]:
     """Return the running ranks whose resize is not settled."""
     held = job.attempt.allocations if job.attempt is not None else ()
-    return [each for each in held if each.resized_from is not None and not each.released]
+    return [each for each in held if (each.resized_from or each.pinned_from) is not None and not each.released]
 
 
 def _revert_resizes(txn: Transaction, job: Job, refused: Allocation, detail: str, *, sure: bool) -> None:
@@ -350,12 +372,20 @@ def _revert_resizes(txn: Transaction, job: Job, refused: Allocation, detail: str
     """
     attempt, resizing = job.attempt, _resizing(job)
     assert attempt is not None
-    back = [replace(each, resources=each.resized_from or each.resources, resized_from=None) for each in resizing]
+    back = [_reverted(each, is_sent=each.rank != refused.rank or not sure) for each in resizing]
     _put_ranks(txn, job, back, detail)
     for each in back:
         intent = _resize_intent(txn, job, attempt.unit_id(each.rank))
         if (each.rank != refused.rank or not sure) and txn.intent(intent.token) is None:
             txn.open_intent(intent)
+
+
+def _reverted(held: Allocation, *, is_sent: bool) -> Allocation:
+    """Return a rank with what it held before. ``is_sent``: its worker is sent that, so its CPUs are not settled."""
+    cpus = held.cpus if held.pinned_from is None else held.pinned_from
+    pinned_from = held.cpus if held.pinned_from is not None and is_sent else None
+    resources = held.resized_from or held.resources
+    return replace(held, resources=resources, resized_from=None, cpus=cpus, pinned_from=pinned_from)
 
 
 def _settle_resizes(txn: Transaction, job: Job) -> None:
@@ -364,7 +394,7 @@ def _settle_resizes(txn: Transaction, job: Job) -> None:
     if attempt is None or any(txn.intent(f"resize:{attempt.unit_id(each.rank)}") for each in resizing):
         return
     if resizing:
-        _put_allocations(txn, job, [replace(each, resized_from=None) for each in resizing])
+        _put_allocations(txn, job, [replace(each, resized_from=None, pinned_from=None) for each in resizing])
 
 
 def _to_stop(job: Job, intent: Intent) -> tuple[FailureCause | None, dict[str, str]]:
@@ -398,6 +428,7 @@ def _put_ranks(txn: Transaction, job: Job, changed: Sequence[Allocation], detail
     """Change the resources of ranks, with the UNIT_RESIZED events that costs are computed from."""
     _put_allocations(txn, job, changed)
     for held in changed:
+        pinned: dict[str, Any] = {} if held.pinned_from is None else {"cpus": cpu_list(held.cpus)}
         txn.emit(
             EventKind.UNIT_RESIZED,
             job_id=job.id,
@@ -407,6 +438,7 @@ def _put_ranks(txn: Transaction, job: Job, changed: Sequence[Allocation], detail
             rank=held.rank,
             vcpus=held.resources.vcpus,
             memory_mib=held.resources.memory_mib,
+            **pinned,
             detail=detail,
         )
 

@@ -34,7 +34,8 @@ from hcloud.core.errors import BadInput
 from hcloud.core.model import EventKind
 
 INSTANCE_CSV = ("instance", "state", "provider", "zone", "type", "market", "price_usd_per_h", "vcpus", "memory_mib",
-                "used_vcpus", "launched_at", "ready_at", "expires_at", "terminated_at", "jobs", "topology")  # fmt: skip
+                "used_vcpus", "launched_at", "ready_at", "expires_at", "terminated_at", "jobs", "topology",
+                "pinned")  # fmt: skip
 OFFER_COLUMNS = ("provider", "zone", "type", "market", ">vcpus", ">memory_mib", ">price_usd_per_h", ">available",
                  ">boot_delay_s")  # fmt: skip
 EVENT_COLUMNS = ("seq", "at", "kind", "job", "instance", "user", "actor", "fields")
@@ -69,7 +70,7 @@ def _instance_csv(each: dict[str, Any]) -> list[Any]:
         each["id"], each["state"], offer["provider"], offer["zone"], kind["name"], offer["market"],
         offer["price_usd_per_h"], kind["capacity"]["vcpus"], kind["capacity"]["memory_mib"], each["used"]["vcpus"],
         each["launched_at"], each["ready_at"], each["expires_at"], each["terminated_at"], " ".join(each["jobs"]),
-        each["topology"],
+        each["topology"], " ".join(f"{job}:{cpus}" for job, cpus in each["pinned"].items()),
     ]  # fmt: skip
 
 

@@ -415,6 +415,10 @@ class Allocation:
     """How often the rank was relaunched on another instance, as a straggler."""
     resized_from: Resources | None = None
     """The previous resources, until all workers of the job have confirmed their new limits."""
+    cpus: tuple[int, ...] = ()
+    """The CPUs of its instance on which it may run, as it was pinned or its worker last reported; empty: all."""
+    pinned_from: tuple[int, ...] | None = None
+    """The CPUs before, until its worker has confirmed the new ones; None: it is not being pinned."""
     yielded_at: float | None = None
     """When it was stopped, as an optional rank, to make room for a job with a target; its end decides nothing."""
 
@@ -824,7 +828,7 @@ class EventKind(StrEnum):
     #                       run_time (if one was predicted): source, likely_s, quantiles_s
     UNIT_STARTED = "unit_started"  # attempt, rank, vcpus, memory_mib
     UNIT_ENDED = "unit_ended"  # attempt, rank, exit_code, cause, detail, started_at, cpu_s, memory_mib_max
-    UNIT_RESIZED = "unit_resized"  # attempt, rank, vcpus, memory_mib
+    UNIT_RESIZED = "unit_resized"  # attempt, rank, vcpus, memory_mib; cpus ("0-3,8"; "": any) if it is pinned
     TARGET_MISSED = "target_missed"  # attempt, code (met: no longer), text, by, measured, wanted
     CORRECTION = "correction"  # attempt, step, code, text, measured, wanted and other numbers of the reason
     SAMPLE = "sample"  # attempt, rank, cpu_s, memory_mib, read_mib, written_mib, progress, requests_per_s,

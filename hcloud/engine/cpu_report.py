@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 
 from hcloud.core.cpu_topology import CPUS_MAX, dense, parse_cpu_list
@@ -45,6 +46,21 @@ def affinity(pids: Iterable[int], among: Iterable[int]) -> tuple[int, ...]:
         except OSError:  # it has ended
             continue
     return () if found.issuperset(among) else tuple(sorted(found))
+
+
+def pin_each(pids: Iterable[int], cpus: Iterable[int]) -> None:
+    """Let each thread of these processes run on these CPUs only; those that have ended, or may not be, are passed
+    over."""
+    wanted = set(cpus)
+    for pid in pids:
+        try:
+            threads = [int(name) for name in os.listdir(f"/proc/{pid}/task")]
+        except OSError:
+            continue
+        for thread in threads:
+            with suppress(OSError):
+                if os.sched_getaffinity(thread) != wanted:
+                    os.sched_setaffinity(thread, wanted)
 
 
 def _nodes(system: Path) -> dict[int, int]:

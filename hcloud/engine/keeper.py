@@ -23,6 +23,7 @@ from hcloud.core.model import FailureCause
 from hcloud.engine import launch, profiling
 from hcloud.engine.archive import EXPANSION_MAX, unpack
 from hcloud.engine.bootstrap import Bootstrap
+from hcloud.engine.cpu_report import pin_each, usable_cpus
 from hcloud.engine.idle_keepers import GivenUnit, next_unit
 from hcloud.engine.images import image_environment, mount_image, unmount_image
 from hcloud.engine.launch import Entrance, RunningCommand
@@ -66,7 +67,8 @@ class Keeper:
         # The hooks of a unit that is measured are those of its copies.
         sampled = replace(spec, metrics=None, progress=None) if spec.profile is not None else spec
         is_sandboxed = isolation.bwrap is not None
-        self._sampler = Sampler(unit, sampled, self._group, self._clock, sandboxed=is_sandboxed)
+        cpus = usable_cpus(bootstrap.cpus)
+        self._sampler = Sampler(unit, sampled, self._group, self._clock, sandboxed=is_sandboxed, cpus=cpus)
         self._launch: RunningCommand | Measurement | None = None
         self._started_at = self._clock.now()
         self._deadline = time.monotonic() + spec.max_runtime_s if spec.max_runtime_s is not None else None
@@ -141,7 +143,10 @@ class Keeper:
         # While a unit that is measured in place is halted, its profiler may take its CPU time.
         halted_vcpus = profile.steps_vcpus[0] if profile is not None and profile.unit_id else 0.0
         return Bounds(
-            vcpus=resources.vcpus + halted_vcpus, memory_mib=resources.memory_mib, pids=pids, cpus=self._bootstrap.cpus
+            vcpus=resources.vcpus + halted_vcpus,
+            memory_mib=resources.memory_mib,
+            pids=pids,
+            cpus=self._spec.cpus or self._bootstrap.cpus,
         )
 
     def _unpack(self, archive: Path, job: Path, limit_bytes: int, below: str = ".") -> None:
@@ -240,7 +245,7 @@ class Keeper:
         bounds, bare = self._bounds(), self._group is None
         if self._group is not None:
             self._group.enter()
-        elif bounds.cpus:
+        if bounds.cpus and (self._group is None or not self._group.can_pin):
             os.sched_setaffinity(0, bounds.cpus)
         limit_process(
             file_mib=self._file_mib,
@@ -314,6 +319,7 @@ class Keeper:
         if self._stop_asked() and not self._stopping:
             self._ask_to_end(running)
         self._signal_checkpoint(running)
+        self._hold_cpus()
         overrun = self._sampler.look(running.pid)
         if overrun is not None:
             self._decide(*overrun)
@@ -322,6 +328,11 @@ class Keeper:
             self._detail = self._detail or f"killed: it did not end within its grace of {self._spec.stop_grace_s:g} s"
             self._kill_everything()
             self._kill_at = None
+
+    def _hold_cpus(self) -> None:
+        """Pin each process to the CPUs that the daemon named since the start, where no control group does that."""
+        if (self._group is None or not self._group.can_pin) and (cpus := self._unit.pinned_to):
+            pin_each(self._group.processes() if self._group is not None else descendants(os.getpid()), cpus)
 
     # ------------------------------------------------------------------------------------------------------------ end
     def _stop_asked(self) -> bool:

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from hcloud.core.cpu_topology import cpu_list
+
 MIB = 1 << 20
 CPU_PERIOD_US = 100_000
 V1_CONTROLLERS = ("cpu", "cpuacct", "memory", "pids", "freezer", "cpuset")
@@ -59,6 +61,13 @@ class Cgroup(Protocol):
 
     def rebound(self, *, vcpus: float, memory_mib: int) -> None:
         """Set other limits on what runs in it. Raises OSError when the kernel refuses one."""
+
+    @property
+    def can_pin(self) -> bool:
+        """Whether it can hold what runs in it to some of the machine's CPUs."""
+
+    def pin(self, cpus: Iterable[int]) -> None:
+        """Hold what runs in it to these CPUs. Raises OSError when the kernel refuses one."""
 
     def processes(self) -> set[int]:
         """Return the ids of all processes in it and in groups inside it."""
@@ -114,6 +123,15 @@ class CgroupV1:
             files.insert(0 if int(self._read("memory", both) or 0) < limit else 1, both)
         for file in files:
             self._write("memory", file, limit)
+
+    @property
+    def can_pin(self) -> bool:
+        """Whether it can hold what runs in it to some of the machine's CPUs."""
+        return "cpuset" in self._paths
+
+    def pin(self, cpus: Iterable[int]) -> None:
+        """Hold what runs in it to these CPUs. Raises OSError when the kernel refuses one."""
+        self._write("cpuset", "cpuset.cpus", cpu_list(cpus))
 
     def _write(self, controller: str, file: str, value: object) -> None:
         if controller in self._paths:
@@ -210,6 +228,15 @@ class CgroupV2:
         """Set other limits on what runs in it. Raises OSError when the kernel refuses one."""
         (self._path / "cpu.max").write_text(f"{_quota_us(vcpus)} {CPU_PERIOD_US}")
         (self._path / "memory.max").write_text(str(memory_mib * MIB))
+
+    @property
+    def can_pin(self) -> bool:
+        """Whether it can hold what runs in it to some of the machine's CPUs."""
+        return (self._path / "cpuset.cpus").exists()
+
+    def pin(self, cpus: Iterable[int]) -> None:
+        """Hold what runs in it to these CPUs. Raises OSError when the kernel refuses one."""
+        (self._path / "cpuset.cpus").write_text(cpu_list(cpus))
 
     @property
     def entrances(self) -> list[str]:

@@ -336,12 +336,18 @@ class GatewayRunner:
         return frozenset(unit for unit, answer in answers if answer is not None and "asked" in answer)
 
     def resize(
-        self, units: Mapping[UnitId, tuple[InstanceId, Resources]], *, epoch: int = 0
+        self,
+        units: Mapping[UnitId, tuple[InstanceId, Resources]],
+        *,
+        cpus: Mapping[UnitId, tuple[int, ...]] | None = None,
+        epoch: int = 0,
     ) -> Mapping[UnitId, ResizeResult]:
         """Bound running units anew."""
         commands = []
         for unit, (instance_id, wanted) in units.items():
-            bounds = {"vcpus": wanted.vcpus, "memory_mib": wanted.memory_mib, "epoch": epoch}
+            bounds: Answer = {"vcpus": wanted.vcpus, "memory_mib": wanted.memory_mib, "epoch": epoch}
+            if cpus is not None and unit in cpus:
+                bounds["cpus"] = cpus[unit]
             key = ("resize", unit, *bounds.values())
             commands.append(Command(key, instance_id, {"op": "resize", "unit": unit, **bounds}, is_news=True))
         answers = zip(units, self._calls.ask(commands), strict=True)

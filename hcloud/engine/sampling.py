@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from hcloud.core.clock import Clock
 from hcloud.core.model import FailureCause
+from hcloud.engine.cpu_report import affinity
 from hcloud.engine.limits import Cgroup, CgroupUsage
 from hcloud.engine.unit import Unit
 from hcloud.engine.usage import descendants, disk_bytes, last_progress, tree_usage
@@ -46,9 +47,19 @@ class EndedProcesses:
 class Sampler:
     """What one unit used so far."""
 
-    def __init__(self, unit: Unit, spec: UnitSpec, group: Cgroup | None, clock: Clock, *, sandboxed: bool) -> None:
-        """``sandboxed``: the unit's command has namespaces of its own."""
+    def __init__(
+        self,
+        unit: Unit,
+        spec: UnitSpec,
+        group: Cgroup | None,
+        clock: Clock,
+        *,
+        sandboxed: bool,
+        cpus: tuple[int, ...] = (),
+    ) -> None:
+        """``sandboxed``: the unit's command has namespaces of its own. ``cpus``: those of the machine."""
         self._unit, self._spec, self._group, self._clock = unit, spec, group, clock
+        self._machine_cpus, self._cpus = cpus, tuple[int, ...]()
         self._metrics: MetricsReader | None = None
         if spec.metrics is not None:
             # Only then: what it needs to fetch URLs would make each keeper's start dearer.
@@ -94,6 +105,7 @@ class Sampler:
         group = self._group.usage() if self._group is not None else CgroupUsage()
         members = self._group.processes() if self._group is not None else descendants(os.getpid())
         tree, ended = tree_usage(members), self.ended
+        self._cpus = affinity(members, self._machine_cpus)
         cpu_s = tree.cpu_s + ended.cpu_s if group.cpu_s is None else group.cpu_s
         memory_mib = tree.memory_mib if group.memory_mib is None else group.memory_mib
         read_mib = tree.read_mib + ended.read_mib if group.read_mib is None else group.read_mib
@@ -116,6 +128,7 @@ class Sampler:
             progress=last_progress(job, hook.file, hook.total) if hook is not None else None,
             requests_per_s=measured.get("requests_per_s"),
             latency_ms=measured.get("latency_ms", {}),
+            cpus=self._cpus,
         )
         try:
             self._unit.write("sample.json", asdict(sample))

@@ -11,7 +11,7 @@ Layout of ``<state_dir>/units/<unit id>/``::
     findings.json  what the measurement of a unit that is profiled has found so far
     sample.json    the last sample
     stop.json      why the unit is to end; the first one counts
-    bounds.json    in which epoch the daemon led that bounded it last, if any did since its start
+    bounds.json    in which epoch the daemon led that bounded it last, and the CPUs it pinned it to, if any did
     exit.json      how it ended: written once, durably
     log/           output in segments (``output``), from the first one on
     root/          the unit's own files: ``job`` (work directory), ``home``, ``tmp``
@@ -167,12 +167,19 @@ class Unit:
         self.write(CHECKPOINT_ASKED, {"number": number})
         self.signal_keeper(STOP_SIGNAL)
 
-    def take_bounds_of(self, epoch: int) -> None:
-        """Note in which epoch the daemon led that bounds it now; raises UnitRefused where a later one has already."""
-        last = int((self.read(BOUNDS) or {}).get("epoch", epoch))
+    def take_bounds_of(self, epoch: int, cpus: tuple[int, ...] | None = None) -> None:
+        """Note in which epoch the daemon led that bounds it now, and the CPUs it pins it to (None: as before); raises
+        UnitRefused where a later one has already."""
+        before = self.read(BOUNDS) or {}
+        last = int(before.get("epoch", epoch))
         if epoch < last:
             raise UnitRefused(f"{self.id} was bounded since by who leads now (epoch {last}, not {epoch})")
-        self.write(BOUNDS, {"epoch": epoch})
+        self.write(BOUNDS, {**before, "epoch": epoch} | ({} if cpus is None else {"cpus": cpus}))
+
+    @property
+    def pinned_to(self) -> tuple[int, ...]:
+        """The CPUs that a daemon has pinned it to since its start; empty: none has."""
+        return tuple((self.read(BOUNDS) or {}).get("cpus", ()))
 
     def signal_keeper(self, number: int) -> bool:
         """Send a signal to its keeper if that lives, and to no other process; return whether it was sent."""

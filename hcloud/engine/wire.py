@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, Literal, cast
 
-from hcloud.core.cpu_topology import CpuTopology, topology_from
+from hcloud.core.cpu_topology import CpuTopology, cpus_from, topology_from
 from hcloud.core.errors import UnitRefused
 from hcloud.core.estimates import Findings, Measure, Reading
 from hcloud.core.model import Checkpoint, FailureCause, MetricsHook, ProfileRequest, ProgressHook, Resources
@@ -35,7 +35,7 @@ def unit_to_wire(spec: UnitSpec) -> dict[str, Any]:
     """
     plain: dict[str, Any] = to_plain(spec) | {"env": dict(spec.env), "workdir": None}
     del plain["refusal"], plain["secrets"], plain["restore"]
-    for name in ("outputs", "checkpoint"):  # nor do they know these
+    for name in ("outputs", "checkpoint", "cpus"):  # nor do they know these
         if not plain[name]:
             del plain[name]
     return plain
@@ -60,6 +60,7 @@ def unit_from_wire(plain: Mapping[str, Any]) -> UnitSpec:
         "command": tuple(plain["command"]),
         "peers": tuple(plain["peers"]),
         "outputs": tuple(plain.get("outputs", ())),
+        "cpus": tuple(plain.get("cpus", ())),
         "checkpoint": Checkpoint(**checkpoint) if checkpoint is not None else None,
         "resources": Resources(**plain["resources"]),
         "progress": ProgressHook(**progress) if progress is not None else None,
@@ -117,10 +118,14 @@ def unit_report_from_wire(plain: Mapping[str, Any]) -> UnitReport:
         id=plain["id"],
         state=UnitState(plain["state"]),
         started_at=plain["started_at"],
-        sample=UnitSample(**plain["sample"]) if plain["sample"] else None,
+        sample=_sample_from_wire(plain["sample"]) if plain["sample"] else None,
         exit=exit_from_wire(plain["exit"]) if plain["exit"] else None,
         wrote=tuple(map(stream_name, wrote)) if wrote is not None else None,
     )
+
+
+def _sample_from_wire(plain: Mapping[str, Any]) -> UnitSample:
+    return UnitSample(**{**plain, "cpus": cpus_from(plain.get("cpus", ()))})
 
 
 def report_from_wire(instance_id: str, plain: Mapping[str, Any]) -> WorkerReport:

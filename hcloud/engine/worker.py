@@ -18,22 +18,24 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
 from hcloud import sd_notify
 from hcloud.core.clock import Clock, SystemClock
+from hcloud.core.cpu_topology import cpu_list
 from hcloud.core.errors import UnitRefused
 from hcloud.core.model import FailureCause
 from hcloud.engine import keeper, profiling
 from hcloud.engine.bootstrap import POWERED_OFF_EXIT, Bootstrap, load_bootstrap
+from hcloud.engine.cpu_report import usable_cpus
 from hcloud.engine.idle_keepers import IdleKeepers
 from hcloud.engine.limits import group_for, kill_each, remove_instance_cgroup, warm_up
 from hcloud.engine.prepared_roots import PreparedRoots
 from hcloud.engine.profiling import Profile
 from hcloud.engine.sandbox import UID_RANGE, Isolation, clear_firewall, detect, refuse_unsafe
-from hcloud.engine.unit import Unit, UnitDirectories, boot_id, read_json, write_json
+from hcloud.engine.unit import STOP_SIGNAL, Unit, UnitDirectories, boot_id, read_json, write_json
 from hcloud.engine.wire import unit_from_wire
 from hcloud.provider import UnitSpec
 
@@ -127,6 +129,7 @@ class WorkerSupervisor:
         """Whether a keeper is about to move a process into a group."""
         self._expires_at, self._lease_until = self._remembered_renewal()
         self._boot_id = boot_id()
+        self._cpus = usable_cpus(bootstrap.cpus)
         self._operations: Mapping[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
             "start": self._start,
             "refuse": self._start,
@@ -284,6 +287,7 @@ class WorkerSupervisor:
         if (why := request.get("why")) is not None:
             raise UnitRefused(why)
         refuse_unsafe(spec, self._isolation, self._bootstrap.isolation)
+        self._cpus_asked(spec.cpus)
         if spec.profile is not None and self._profile is None:
             raise UnitRefused("this worker was started without a profiler")
         archives = dict[str, Path]()
@@ -351,14 +355,28 @@ class WorkerSupervisor:
         unit = self._units.get(request["unit"])
         if unit is None or unit.ended:
             raise UnitRefused(f"{request['unit']} does not run on {self._bootstrap.instance_id}")
-        group = group_for(self._isolation.cgroup, unit.id)
-        if group is None:
+        group, cpus = group_for(self._isolation.cgroup, unit.id), self._cpus_asked(request.get("cpus"))
+        if group is None and (cpus is None or _changes_size(unit, request)):
             raise UnitRefused(f"{self._bootstrap.instance_id} has no control groups, so bounds hold from the start on")
         if unit.read("started.json") is None:
             return {"unknown": f"{unit.id} is only being prepared"}  # its keeper would set the bounds of its start
-        unit.take_bounds_of(int(request.get("epoch", 0)))
-        group.rebound(vcpus=float(request["vcpus"]), memory_mib=int(request["memory_mib"]))
+        unit.take_bounds_of(int(request.get("epoch", 0)), cpus)
+        if group is not None:
+            group.rebound(vcpus=float(request["vcpus"]), memory_mib=int(request["memory_mib"]))
+        if cpus is not None and group is not None and group.can_pin:
+            group.pin(cpus)
+        elif cpus is not None:
+            unit.signal_keeper(STOP_SIGNAL)  # which sets them for each process
         return {"resized": True}
+
+    def _cpus_asked(self, numbers: Sequence[int] | None) -> tuple[int, ...] | None:
+        """Return the CPUs to pin a unit to, all of this machine where none is named. Raises UnitRefused."""
+        if numbers is None:
+            return None
+        absent = sorted(set(numbers).difference(self._cpus))
+        if absent:
+            raise UnitRefused(f"{self._bootstrap.instance_id} has no CPUs {cpu_list(absent)}")
+        return tuple(numbers) or self._cpus
 
     def _renew(self, request: dict[str, Any]) -> dict[str, Any]:
         now = self._clock.now()
@@ -430,6 +448,12 @@ class WorkerSupervisor:
             time.sleep(0.05)
         for unit in live:
             self._look_after_unit(unit) if not unit.kept else kill_unit(unit, self._isolation)
+
+
+def _changes_size(unit: Unit, request: Mapping[str, Any]) -> bool:
+    """Return whether a unit would get other amounts than it was started with."""
+    held = ((unit.read("spec.json") or {}).get("unit") or {}).get("resources", {})
+    return any(request[name] != held.get(name) for name in ("vcpus", "memory_mib"))
 
 
 def _reap_all_but(link: subprocess.Popen[bytes] | None) -> None:

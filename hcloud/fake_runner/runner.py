@@ -14,6 +14,7 @@ from operator import is_
 from typing import Any, Literal, cast
 
 from hcloud.core.clock import Clock
+from hcloud.core.cpu_topology import cpu_list
 from hcloud.core.errors import NotFound, WorkerUnreachable
 from hcloud.core.model import FailureCause, InstanceId, Resources, UnitId
 from hcloud.core.rows import replace_fields
@@ -177,11 +178,16 @@ class FakeRunner:
             return frozenset(reached)
 
     def resize(
-        self, units: Mapping[UnitId, tuple[InstanceId, Resources]], *, epoch: int = 0
+        self,
+        units: Mapping[UnitId, tuple[InstanceId, Resources]],
+        *,
+        cpus: Mapping[UnitId, tuple[int, ...]] | None = None,
+        epoch: int = 0,
     ) -> Mapping[UnitId, ResizeResult]:
         """Change the limits of running units; their work continues at the new speed."""
         with self._hold():
-            results = {each: self._bounded(each, *wanted, epoch) for each, wanted in units.items()}
+            pinned = cpus or {}
+            results = {each: self._bounded(each, *wanted, pinned.get(each), epoch) for each, wanted in units.items()}
             bounded = [unit for unit, _ in results.values() if unit is not None]
             self._put(*bounded)
             for instance_id in dict.fromkeys(unit.instance_id for unit in bounded):
@@ -353,6 +359,8 @@ class FakeRunner:
                 refusal = f"{spec.profile.unit_id}, which it was to measure, does not run on {spec.instance_id}"
         if not refusal and not spec.resources.fits(machine.capacity):
             refusal = f"{spec.resources} do not fit {spec.instance_id} with {machine.capacity}"
+        if not refusal and (absent := _absent(spec.cpus, machine)):
+            refusal = f"{spec.instance_id} has no CPUs {absent}"
         fault = self._faults.pop(0) if self._faults else None
         if refusal or fault is StartFault.REFUSE:
             fresh[spec.id] = refused = _refused_fence(spec, refusal or "refused", self._now)
@@ -366,7 +374,12 @@ class FakeRunner:
         return StartResult(outcome="started" if fault is None else "unknown", detail=fault or "")
 
     def _bounded(
-        self, unit_id: UnitId, instance_id: InstanceId, resources: Resources, epoch: int
+        self,
+        unit_id: UnitId,
+        instance_id: InstanceId,
+        resources: Resources,
+        cpus: tuple[int, ...] | None,
+        epoch: int,
     ) -> tuple[FakeUnit | None, ResizeResult]:
         if not self._answers(instance_id):
             return None, ResizeResult(outcome="unknown", detail=f"the worker on {instance_id} does not answer")
@@ -377,7 +390,10 @@ class FakeRunner:
             return None, ResizeResult(outcome="refused", detail=f"{instance_id} cannot resize running units")
         if epoch < life.unit.bounded_in:
             return None, ResizeResult(outcome="refused", detail=f"{unit_id} was resized by a newer leader")
-        spec, used_s = replace(life.unit.spec, resources=resources), life.cpu_s(self._now)
+        if cpus and (absent := _absent(cpus, self._machines[instance_id])):
+            return None, ResizeResult(outcome="refused", detail=f"{instance_id} has no CPUs {absent}")
+        used_s, before = life.cpu_s(self._now), life.unit.spec
+        spec = replace(before, resources=resources, cpus=before.cpus if cpus is None else cpus)
         bounded = replace(life.unit, spec=spec, bounded_at=self._now, cpu_before_s=used_s, bounded_in=epoch)
         return bounded, ResizeResult(outcome="resized")
 
@@ -558,6 +574,13 @@ class FakeRunner:
             preempt_at=machine.preempt_at,
             cpu_topology=machine.cpu_topology,
         )
+
+
+def _absent(cpus: Sequence[int], machine: SimulatedMachine) -> str:
+    """Return which of these CPUs a machine does not have, as text; without a topology it has those of its vCPUs."""
+    topology = machine.cpu_topology
+    there = topology.numbers if topology is not None else range(math.ceil(machine.capacity.vcpus))
+    return cpu_list(set(cpus).difference(there))
 
 
 def _same(some: Sequence[object], others: Sequence[object]) -> bool:

@@ -148,6 +148,7 @@ class SimulatedUnit:
             progress=self._progress(until) if spec.progress is not None else None,
             requests_per_s=served if spec.metrics is not None else None,
             latency_ms=self._latency_ms() if spec.metrics is not None else {},
+            cpus=spec.cpus,
             looks=looks,
         )
 

@@ -208,6 +208,20 @@ def unit_started(job_id: str, rank: int, started_at: float) -> Change:
     return lambda txn: record_started(txn, txn.job(job_id), rank, started_at)
 
 
+def runs_on_cpus(job_id: str, rank: int, cpus: tuple[int, ...]) -> Change:
+    """Return the change for a rank that is found on these CPUs only (empty: any), whoever pinned it."""
+
+    def record(txn: Transaction) -> None:
+        job = txn.job(job_id)
+        held = job.attempt.held(rank) if job.attempt is not None else None
+        if job.attempt is None or held is None or held.released or held.pinned_from is not None or held.cpus == cpus:
+            return
+        ranks = tuple(replace_fields(a, cpus=cpus) if a.rank == rank else a for a in job.attempt.allocations)
+        txn.put_job(replace_fields(job, attempt=replace_fields(job.attempt, allocations=ranks)))
+
+    return record
+
+
 @dataclass(frozen=True, slots=True)
 class UnitEnd:
     """The change for the end of a rank's unit: releases the rank and records what the run shows of its application."""

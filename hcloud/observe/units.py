@@ -11,7 +11,7 @@ from hcloud.apply.feedback import UnitTotals, record_co_run, record_window
 from hcloud.apply.unit_index import UnitIndex, UnitOwner
 from hcloud.classifier.interference import UNKNOWN_LOSS, NeighbourLoss, neighbour_loss
 from hcloud.core.estimates import Classification
-from hcloud.core.model import EventKind, FailureCause, Instance, InstanceId, Job, JobId, ServiceTarget
+from hcloud.core.model import Allocation, EventKind, FailureCause, Instance, InstanceId, Job, JobId, ServiceTarget
 from hcloud.core.rows import number_of
 from hcloud.observe import facts
 from hcloud.observe.checkpoint_archive import CheckpointArchive
@@ -60,6 +60,8 @@ class UnitObserver:
     """By service unit: when its present window began, and the request rates in it."""
     _sampling: Sampling = field(default_factory=Sampling)
     _co_runs: CoRunPeriods = field(default_factory=CoRunPeriods)
+    _cpus_seen: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    """By unit, on which CPUs its last sample found it."""
 
     # ---------------------------------------------------------------------------------------------------------- engine
     def read(self, observed: ObservationRound) -> RunnerView:
@@ -93,6 +95,7 @@ class UnitObserver:
             self._totals.pop(unit, None)
             self._sampling.forget(unit)
             self._co_runs.forget(unit)
+            self._cpus_seen.pop(unit, None)
         try:
             if observed.ended:
                 self.runner.forget(observed.ended)
@@ -111,6 +114,7 @@ class UnitObserver:
         self._neighbours = _only(self._neighbours, units)
         self._sampling.retain(units)
         self._co_runs.retain(units)
+        self._cpus_seen = _only(self._cpus_seen, units)
 
     # --------------------------------------------------------------------------------------------------------- workers
     def report_facts(
@@ -254,6 +258,7 @@ class UnitObserver:
         if report.exit is None and sample is not None and self._sampling.is_due(report.id, sample, every_s):
             yield from self._sample_changes(report.id, sample, job, allocation.rank, host, policy)
         if report.exit is None and sample is not None:
+            yield from self._cpu_changes(report.id, sample, job, allocation)
             yield from self._co_run_changes(report.id, sample, job, host)
         if report.exit is not None and report.id in observed.archived:
             observed.ended[report.id] = instance_id
@@ -289,6 +294,17 @@ class UnitObserver:
             yield record_sample(job, rank, host.instance.id, recorded)
         if rate is not None:
             yield from self._window_changes(unit, job, host, sample, rate)
+
+    def _cpu_changes(self, unit: str, sample: UnitSample, job: Job, held: Allocation) -> Iterator[Change]:
+        """Yield where a unit runs if that is not as known: its program may have pinned itself.
+
+        A unit that was pinned must be reported elsewhere twice: the first such report may be of before.
+        """
+        before = self._cpus_seen.get(unit)
+        self._cpus_seen[unit] = sample.cpus
+        is_settled = held.started_at is not None and held.pinned_from is None and held.resized_from is None
+        if is_settled and sample.cpus != held.cpus and (not held.cpus or before == sample.cpus):
+            yield facts.runs_on_cpus(job.id, held.rank, sample.cpus)
 
     def _co_run_changes(self, unit: str, sample: UnitSample, job: Job, host: UnitHost) -> Iterator[Change]:
         """Yield the record of a period that ends, of a job of which it is known how fast it is alone."""

@@ -202,7 +202,10 @@ def _missed(event: Event) -> Iterator[TimelineStep]:
 def _resized(event: Event) -> Iterator[TimelineStep]:
     f = event.fields
     text = f"rank {f.get('rank')} resized to {f.get('vcpus')} vCPU, {f.get('memory_mib')} MiB on {event.instance_id}"
-    yield _line(event, "resized", text + (f": {f['detail']}" if f.get("detail") else ""))
+    if "cpus" in f:
+        where = f"to CPUs {f['cpus']}" if f["cpus"] else "to no CPUs any more"
+        text = f"rank {f.get('rank')} pinned {where} on {event.instance_id}"
+    yield _line(event, "pinned" if "cpus" in f else "resized", text + (f": {f['detail']}" if f.get("detail") else ""))
 
 
 def _unit_ended(event: Event) -> Iterator[TimelineStep]:

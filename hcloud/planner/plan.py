@@ -115,6 +115,8 @@ class RankPlacement:
     rank: int
     instance_id: InstanceId
     resources: Resources
+    cpus: tuple[int, ...] | None = None
+    """The CPUs of the instance on which it is to run; empty: any of them; None: as it is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -230,7 +232,7 @@ class Learnt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resize:
-    """Change the resources of ranks of a running job on their instances: of all ranks given, or of none."""
+    """Change the resources or CPUs of ranks of a running job on their instances: of all ranks given, or of none."""
 
     job_id: JobId
     ranks: tuple[RankPlacement, ...]

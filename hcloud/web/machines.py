@@ -7,6 +7,7 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Annotated, Any
 
 from fastapi import Query, Request, Response
@@ -19,6 +20,7 @@ from hcloud.api.job_history import shown_to_others
 from hcloud.classifier.applications import row_name
 from hcloud.classifier.interference import neighbour_loss
 from hcloud.core.co_runs import CoRun, CoRunKey
+from hcloud.core.cpu_topology import cpu_list
 from hcloud.core.errors import BadInput
 from hcloud.core.model import INSTANCE_COMING, Event, EventKind, Instance, InstanceState, Job
 from hcloud.core.rows import number_of
@@ -105,6 +107,8 @@ class NeighbourView:
     """What one job on a machine loses by the others there."""
 
     job: Job
+    cpus: str
+    """The CPUs on which it may run (``0-3,8``); empty: all."""
     beside: tuple[str, ...]
     """The other jobs."""
     expected: float | None
@@ -184,6 +188,7 @@ def neighbour_losses(use: MachineUse, snapshot: Snapshot, records: Mapping[CoRun
         found.append(
             NeighbourView(
                 job=job,
+                cpus=_cpus_on(job, use.id),
                 beside=tuple(each.id for each in others),
                 expected=expected if others else 0.0,
                 expected_high=high if others else None,
@@ -193,6 +198,12 @@ def neighbour_losses(use: MachineUse, snapshot: Snapshot, records: Mapping[CoRun
             )
         )
     return found
+
+
+def _cpus_on(job: Job, instance_id: str) -> str:
+    held = job.attempt.allocations if job.attempt is not None else ()
+    here = [each for each in held if each.instance_id == instance_id and not each.released]
+    return cpu_list(chain.from_iterable(each.cpus for each in here)) if all(each.cpus for each in here) else ""
 
 
 def _measured_loss(

@@ -291,10 +291,10 @@ def test_a_worker_that_refuses_to_go_back_is_told_again_as_long_as_its_unit_runs
     engine = site.scene.engine
     bounded = type(engine)._bounded
 
-    def refuses(self: object, unit: str, instance_id: str, wanted: Resources, epoch: int) -> object:
+    def refuses(self: object, unit: str, instance_id: str, wanted: Resources, *rest: object) -> object:
         if instance_id == second or wanted.vcpus == 1.2:
             return None, ResizeResult(outcome="refused", detail="no control groups")
-        return bounded(engine, unit, instance_id, wanted, epoch)
+        return bounded(engine, unit, instance_id, wanted, *rest)
 
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(type(engine), "_bounded", refuses)
@@ -314,10 +314,10 @@ def test_all_ranks_go_back_where_one_worker_refuses_also_after_a_restart(make: M
     engine.silence(first)
     bounded = type(engine)._bounded
 
-    def refuses(self: object, unit: str, instance_id: str, wanted: Resources, epoch: int) -> object:
+    def refuses(self: object, unit: str, instance_id: str, wanted: Resources, *rest: object) -> object:
         if instance_id == second and wanted.vcpus > 1.2:
             return None, ResizeResult(outcome="refused", detail="no control groups")
-        return bounded(engine, unit, instance_id, wanted, epoch)
+        return bounded(engine, unit, instance_id, wanted, *rest)
 
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(type(engine), "_bounded", refuses)

@@ -37,6 +37,26 @@ class ResizeContract(ContractSuite):
         outcomes = [bench.runner.resize(wanted, epoch=epoch)[unit.id].outcome for epoch in (4, 5, 5, 4, 6)]
         assert outcomes == ["resized", "resized", "resized", "refused", "resized"]
 
+    @needs(RunnerAbility.RESIZE)
+    def test_pinned_unit_runs_on_those_cpus_until_it_may_run_anywhere(self, bench: RunnerBench) -> None:
+        unit = bench.started("sleep 300", cpus=(0,))
+        bench.until_running(unit)
+        wanted = {unit.id: (unit.instance_id, bench.unit_resources)}
+
+        def runs_on(cpus: tuple[int, ...]) -> bool:
+            sample = bench.sample(unit)
+            return sample is not None and sample.cpus == cpus
+
+        assert bench.until(lambda: runs_on((0,)), bench.patience_s)
+        for cpus in ((1,), ()):
+            assert bench.runner.resize(wanted, cpus={unit.id: cpus})[unit.id].outcome == "resized"
+            assert bench.until(lambda cpus=cpus: runs_on(cpus), bench.patience_s)  # type: ignore[misc]
+        assert bench.runner.resize(wanted, cpus={unit.id: (0, 60_000)})[unit.id].outcome == "refused"
+
+    def test_unit_for_cpus_that_its_machine_lacks_is_refused(self, bench: RunnerBench) -> None:
+        unit = bench.unit("sleep 300", cpus=(60_000,))
+        assert bench.runner.start([unit])[unit.id].outcome == "refused"
+
     def test_resize_of_what_does_not_run_is_refused(self, bench: RunnerBench) -> None:
         unit = bench.started("exit 0")
         bench.until_ended(unit)

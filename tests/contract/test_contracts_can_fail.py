@@ -63,6 +63,7 @@ def test_provider_contract_catches(tmp_path: Path, kind: type[MockProvider], tes
         (broken.FencesNothing, "test_stop_before_start_fences_the_unit"),
         (broken.ForgetsRefusals, "test_refused_unit_never_starts_though_the_reason_is_gone"),
         (broken.ResizesInVain, "test_resized_unit_uses_as_much_as_it_may_from_then_on"),
+        (broken.ResizesInVain, "test_pinned_unit_runs_on_those_cpus_until_it_may_run_anywhere"),
         (broken.BoundsForAnybody, "test_resize_by_who_led_before_comes_too_late"),
         (broken.RewritesExits, "test_stop_after_the_end_changes_nothing"),
         (broken.RefusesWrongly, "test_lost_reply_to_start_is_unknown_and_repeating_starts_once"),

@@ -68,6 +68,23 @@ def test_unit_outlives_link_supervisor_and_scheduler(site: Site, machine: Machin
     assert watch.output(long) == "ready\ndone\n"
 
 
+def test_pinned_unit_stays_on_its_cpus_when_its_worker_dies(site: Site, machine: Machine, watch: Watch) -> None:
+    long = unit("echo ready; while [ ! -e go ]; do sleep 0.05; done; grep Cpus_allowed_list /proc/self/status")
+    watch.runner.start([long])
+    watch.says(long, "ready")
+    pinned = watch.runner.resize({long.id: (NAME, long.resources)}, cpus={long.id: (1,)})
+    assert pinned[long.id].outcome == "resized"
+    kill(machine.link())
+    machine.supervisor.kill()
+    machine.supervisor.wait()
+    machine.start()
+    watch.registered(NAME)
+    wait_until(lambda: (sample := watch.running(long).sample) is not None and sample.cpus == (1,), PATIENCE_S)
+    (machine.unit(long.id).path / "root/job/go").touch()
+    assert watch.ended(long).exit_code == 0
+    assert watch.output(long).split() == ["ready", "Cpus_allowed_list:", "1"]
+
+
 def test_a_worker_keeps_no_name_of_what_it_was_told_to_forget_for_ever(machine: Machine, watch: Watch) -> None:
     forgotten = machine.state_dir / "forgotten"
     (forgotten / "job-1.1.0").touch()

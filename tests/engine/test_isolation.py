@@ -6,12 +6,14 @@ import signal
 import subprocess
 import tempfile
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from hcloud.core.processes import reap
 from hcloud.engine.sandbox import working_bwrap
+from hcloud.engine.unit import Unit
 from tests.engine.alone import METADATA, SECRET, Outcome, run_alone
 from tests.machine import ROOT, needs_bwrap, needs_root
 from tests.waiting import wait_until
@@ -51,6 +53,15 @@ def test_looking_for_bwrap_leaves_no_process(folder: Path, monkeypatch: pytest.M
     assert found == (str(folder / "bwrap") if how_it_ends == "exit 0" else None)
     inner = Path(f"/proc/{(folder / 'inner').read_text().strip()}/cmdline")
     wait_until(lambda: not inner.exists() or not inner.read_bytes(), timeout_s=60)  # a zombie has no command line
+
+
+def test_without_control_groups_each_process_is_pinned(folder: Path) -> None:
+    here = "grep -q 'Cpus_allowed_list:.1$' /proc/self/status"
+    with ThreadPoolExecutor(1) as pool:
+        run = pool.submit(run_alone, folder, f"until {here}; do sleep 0.1; done", without=("cgroup",), cpus=(0,))
+        (started,) = wait_until(lambda: list(folder.glob("**/units/*/started.json")), timeout_s=60)
+        Unit(started.parent).take_bounds_of(1, (1,))
+        assert run.result().exit["exit_code"] == 0
 
 
 @pytest.mark.parametrize("kind", KINDS)

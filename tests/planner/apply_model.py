@@ -195,7 +195,8 @@ def _change_rank(world: World, job_id: str, rank: int, **changes: Any) -> None:
 
 def _resize(world: World, action: Resize) -> None:
     for each in action.ranks:
-        _change_rank(world, action.job_id, each.rank, resources=each.resources)
+        pinned = {} if each.cpus is None else {"cpus": each.cpus}
+        _change_rank(world, action.job_id, each.rank, resources=each.resources, **pinned)
 
 
 def _stop_rank(world: World, action: StopRank) -> None:

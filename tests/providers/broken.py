@@ -166,8 +166,8 @@ class ResizesInVain(FakeRunner):
 class BoundsForAnybody(FakeRunner):
     """Takes bounds of whoever led before as well."""
 
-    def resize(self, units: Any, *, epoch: int = 0) -> Any:
-        return super().resize(units)
+    def resize(self, units: Any, *, cpus: Any = None, epoch: int = 0) -> Any:
+        return super().resize(units, cpus=cpus)
 
 
 class RewritesExits(FakeRunner):
