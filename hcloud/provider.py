@@ -28,6 +28,7 @@ from hcloud.core.model import (
     Resources,
     UnitId,
 )
+from hcloud.core.task_runs import TaskProgress, UnitTasks
 
 MOST_RESERVED = 1_000_000
 """Limit of reserved instances of one type in one place."""
@@ -370,6 +371,8 @@ class UnitSpec:
     outputs: tuple[str, ...] = ()
     """Patterns of files below its work directory that are wanted once it has ended."""
     checkpoint: Checkpoint | None = None
+    tasks: UnitTasks | None = None
+    """Tasks that run one after the other instead of the command once; ``max_runtime_s`` holds for each of them."""
     restore: str | None = None
     """Path of an archive (tar) on the daemon's host, from the last checkpoint, unpacked over the work directory."""
     cpus: tuple[int, ...] = ()
@@ -439,6 +442,8 @@ class UnitReport:
     exit: ExitRecord | None = None
     wrote: tuple[Stream, ...] | None = None
     """The streams to which an ended unit has written anything; None: not known."""
+    tasks: TaskProgress | None = None
+    """What became of its tasks so far; None: it runs no tasks, or says nothing of them yet."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -504,7 +509,8 @@ class LogChunk:
     """The unit has ended, and there is no more output."""
 
 
-Stream = Literal["stdout", "stderr"]
+Stream = Literal["stdout", "stderr", "tasks"]
+"""``tasks``: where the output of each task of a unit is (:mod:`hcloud.engine.task_log`); others have none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

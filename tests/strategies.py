@@ -37,6 +37,7 @@ from hcloud.core.model import (
     with_memory,
 )
 from hcloud.core.schedules import Recurrence, Schedule
+from hcloud.core.task_runs import TaskEnds, TaskRun
 from hcloud.planner.snapshot import OfferBackoff, RefusedQuota
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
@@ -108,10 +109,36 @@ task_lists = st.builds(
     TaskList,
     ranges=id_ranges,
     at_most=st.none() | st.integers(1, 9),
+    per_unit=st.none() | st.integers(1, 9),
     matrix=st.lists(st.tuples(words, st.lists(texts, min_size=1, max_size=2).map(tuple)), max_size=2).map(tuple),
 )
 _intervals = st.lists(st.integers(0, 20), max_size=5, unique=True).map(lambda each: with_positions((), sorted(each)))
-task_records = st.builds(TaskRecord, made=_intervals, succeeded=_intervals, failed=_intervals, cancelled=_intervals)
+task_records = st.builds(
+    TaskRecord,
+    made=_intervals,
+    succeeded=_intervals,
+    failed=_intervals,
+    cancelled=_intervals,
+    timed=st.integers(0, 99),
+    timed_s=finite,
+)
+task_ends = st.builds(
+    TaskEnds,
+    first=st.integers(0, 20),
+    last=st.integers(0, 20),
+    started_at=moments,
+    ended_at=moments,
+    exit_code=st.none() | st.integers(0, 255),
+    cause=st.none() | st.sampled_from(FailureCause),
+    detail=texts,
+)
+task_runs = st.builds(
+    TaskRun,
+    others=_intervals,
+    begin_within_s=st.none() | finite,
+    own=st.none() | task_ends,
+    cancelled=_intervals,
+)
 endings = st.sampled_from(ENDINGS_AWAITED)
 specs = st.builds(
     JobSpec,
@@ -232,6 +259,7 @@ job_progress = st.fixed_dictionaries(
         "corrections": st.lists(corrections, max_size=2).map(tuple),
         "profile_runs": st.lists(numbers.map("job-{}".format), max_size=2).map(tuple),
         "task_record": st.none() | task_records,
+        "run": st.none() | task_runs,
         "waits_for": st.lists(
             st.builds(Dependency, job_id=numbers.map("job-{}".format), ending=endings, name=words), max_size=2
         ).map(tuple),

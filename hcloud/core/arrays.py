@@ -37,7 +37,9 @@ class TaskList:
     ranges: tuple[IdRange, ...]
     """Ids of the tasks in the order in which they start; no id occurs twice."""
     at_most: int | None = None
-    """How many tasks may be made and not ended at once; None: no limit of its own."""
+    """How many tasks may run at once; None: no limit of its own."""
+    per_unit: int | None = None
+    """How many tasks one unit runs, one after the other; None: as many as HCloud finds useful."""
     matrix: tuple[tuple[str, tuple[str, ...]], ...] = ()
     """Variables with the values of which each task gets one combination. Its id is the place of that in the product,
     in which the last variable changes first."""
@@ -109,6 +111,19 @@ class TaskRecord:
     succeeded: tuple[Interval, ...] = ()
     failed: tuple[Interval, ...] = ()
     cancelled: tuple[Interval, ...] = ()
+    timed: int = 0
+    """Of how many tasks that succeeded the run times are in ``timed_s``."""
+    timed_s: float = 0.0
+    """Sum of the run times of these tasks, in seconds."""
+
+    @property
+    def mean_s(self) -> float | None:
+        """Mean run time of the tasks that succeeded, in seconds; None: not known."""
+        return self.timed_s / self.timed if self.timed else None
+
+    def with_times(self, count: int, total_s: float) -> TaskRecord:
+        """Return the record with the run times of ``count`` more tasks."""
+        return replace(self, timed=self.timed + count, timed_s=self.timed_s + total_s)
 
     def count(self, state: Ended) -> int:
         """Return how many recorded tasks ended in ``state``."""

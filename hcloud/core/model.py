@@ -18,7 +18,9 @@ from hcloud.core.cpu_topology import CpuTopology
 from hcloud.core.dependencies import Dependency, Ending
 from hcloud.core.errors import InvalidTransition
 from hcloud.core.estimates import Reading
+from hcloud.core.failures import FailureCause as FailureCause
 from hcloud.core.rows import number_of, replace_fields
+from hcloud.core.task_runs import TaskRun
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -232,19 +234,6 @@ class Nodes:
     def needed(self) -> int:
         """How many ranks must start together."""
         return self.count if self.gang else min(self.minimum, self.count)
-
-
-class FailureCause(StrEnum):
-    """Why an attempt failed; the key of the retry table."""
-
-    EXIT_CODE = "exit_code"  # the program ended with a non-zero code or a signal of its own
-    OUT_OF_MEMORY = "out_of_memory"
-    OUT_OF_DISK = "out_of_disk"
-    TIMEOUT = "timeout"  # it ran longer than max_runtime_s
-    PREEMPTED = "preempted"  # the provider reclaimed the spot instance
-    INSTANCE_LOST = "instance_lost"  # the instance failed or was confirmed gone
-    START_REFUSED = "start_refused"  # the worker could not start it (command, sandbox, work directory)
-    EVICTED = "evicted"  # the planner stopped it (budget, drain, priority)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -531,6 +520,8 @@ class Job:
     """The array of which it is a task; empty: it is a job of its own."""
     task_record: TaskRecord | None = None
     """What became of an array's tasks that have no row; None: it is no array."""
+    run: TaskRun | None = None
+    """Tasks of its array that run in its unit beside itself; None: it runs alone."""
     waits_for: tuple[Dependency, ...] = ()
     """Jobs that must end before it is planned; those that ended as awaited are removed."""
     released_at: float | None = None

@@ -14,12 +14,14 @@ import select
 import signal
 import socket
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 from hcloud.core.clock import Clock, SystemClock
 from hcloud.core.errors import UnitRefused
 from hcloud.core.model import FailureCause
+from hcloud.core.task_runs import UnitTasks
 from hcloud.engine import launch, profiling
 from hcloud.engine.archive import EXPANSION_MAX, unpack
 from hcloud.engine.bootstrap import Bootstrap
@@ -32,6 +34,8 @@ from hcloud.engine.prepared_roots import PreparedRoot
 from hcloud.engine.profiling import Measurement, Profile
 from hcloud.engine.sampling import Sampler
 from hcloud.engine.sandbox import Cell, Isolation, prepare_cell
+from hcloud.engine.task_sequence import TASK_LAUNCHER, TaskSequence, woken_by_signals
+from hcloud.engine.task_workdir import TaskWorkdir, empty, open_folders
 from hcloud.engine.unit import CHECKPOINT_ASKED, RESTORE, STOP_SIGNAL, WORKDIR, Unit, sync_directory
 from hcloud.engine.usage import descendants
 from hcloud.provider import ExitRecord, UnitSpec
@@ -71,7 +75,9 @@ class Keeper:
         self._sampler = Sampler(unit, sampled, self._group, self._clock, sandboxed=is_sandboxed, cpus=cpus)
         self._launch: RunningCommand | Measurement | None = None
         self._started_at = self._clock.now()
-        self._deadline = time.monotonic() + spec.max_runtime_s if spec.max_runtime_s is not None else None
+        self._deadline: float | None = None
+        if spec.max_runtime_s is not None and spec.tasks is None:  # else it holds for each task
+            self._deadline = time.monotonic() + spec.max_runtime_s
         self._kill_at: float | None = None
         self._cause: FailureCause | None = None  # why it failed, when that is known before its exit code is
         self._detail = ""
@@ -121,8 +127,7 @@ class Keeper:
         if spec.image is not None:
             image_root = mount_image(self._isolation, spec.image, self._unit.id)
             self._image_environment = image_environment(self._isolation, spec.image)
-        workdir_bytes = self._bootstrap.number("max_workdir_mib", 64) * EXPANSION_MAX * MIB
-        self._unpack(self._unit.path / WORKDIR, root / "job", workdir_bytes)
+        self._unpack(self._unit.path / WORKDIR, root / "job", self._workdir_bytes)
         if spec.checkpoint is not None:
             # Another machine packed it: it may replace what the job keeps, not what it runs.
             self._unpack(
@@ -147,32 +152,48 @@ class Keeper:
             memory_mib=resources.memory_mib,
             pids=pids,
             cpus=self._spec.cpus or self._bootstrap.cpus,
+            dies_whole=self._spec.tasks is None,
         )
+
+    @property
+    def _workdir_bytes(self) -> int:
+        return self._bootstrap.number("max_workdir_mib", 64) * EXPANSION_MAX * MIB
 
     def _unpack(self, archive: Path, job: Path, limit_bytes: int, below: str = ".") -> None:
         """Unpack as the unit's own user, so that not even a flaw in unpacking can touch anything else."""
         if not archive.exists():
             return
+        self._as_user(lambda: self._unpack_as_user(archive, job, limit_bytes, below=below))
+        if self._spec.tasks is None:  # each of them finds it as it was
+            archive.unlink()
+
+    def _as_user(self, work: Callable[[], str]) -> None:
+        """Do what ``work`` does in a process of its own; what it returns is why it failed. Raises UnitRefused."""
         reader, writer = os.pipe()
         child = os.fork()
         if child == 0:
-            os.write(writer, self._unpack_as_user(archive, job, limit_bytes, below).encode()[:4000])
+            os.write(writer, work().encode()[:4000])
             os._exit(0)
         os.close(writer)
         with os.fdopen(reader) as pipe:
             message = pipe.read(4096)
         if os.waitpid(child, 0)[1] or message:
             raise UnitRefused(message or "the work directory could not be unpacked")
-        archive.unlink()
 
-    def _unpack_as_user(self, archive: Path, job: Path, limit_bytes: int, below: str) -> str:
+    def _unpack_as_user(
+        self, archive: Path | None, job: Path, limit_bytes: int, *, below: str = ".", emptied: Path | None = None
+    ) -> str:
         try:
             launch.die_with_parent()
-            handle = os.open(archive, os.O_RDONLY)
+            handle = os.open(archive, os.O_RDONLY) if archive is not None else -1
+            folders = open_folders(emptied) if emptied is not None else []
             os.chdir(job)
             resource.setrlimit(resource.RLIMIT_DATA, (UNPACKING_BYTES, UNPACKING_BYTES))
             if self._isolation.root:
                 launch.become_user(self._uid)
+            empty(folders[::-1])  # the work directory last
+            if archive is None:
+                return ""
             unpack(handle, min(limit_bytes, int(self._spec.resources.disk_gib * GIB)), below)
         except UnitRefused as error:
             return str(error)
@@ -194,22 +215,55 @@ class Keeper:
         self._unit.write("started.json", {"at": self._started_at})
         if self._spec.profile is not None:
             return self._measure(cell)
+        if self._spec.tasks is not None:
+            return self._run_tasks(cell, self._spec.tasks)
         code = self._run(cell, self._spec.command)
         if self._launch is not None and self._launch.missing:
             self._decide(FailureCause.START_REFUSED, f"there is no command {self._spec.command[0]!r} on this instance")
         return code
 
     def _run(self, cell: Cell, command: tuple[str, ...]) -> int:
+        self._launch = running = self._started(cell, command)
+        self._watch(running)
+        return self._exit_code(running)
+
+    def _started(self, cell: Cell, command: tuple[str, ...], *, is_launcher: bool = False) -> RunningCommand:
         log_bytes = self._bootstrap.number("max_log_mib", 64) * MIB
         environment = cell.environment({**self._image_environment, **self._job_environment()})
         entrance, self._is_clear = None, False
         if self._group is not None:
             entrance = Entrance(groups=self._group.entrances, file_mib=self._file_mib)
-        self._launch = RunningCommand(
-            cell, command, environment, self._take_bounds, self._unit.path / "log", log_bytes, entrance
+        log = self._unit.path / "log"
+        return RunningCommand(
+            cell, command, environment, self._take_bounds, log, log_bytes, entrance, is_launcher=is_launcher
         )
-        self._watch(self._launch)
-        return self._exit_code(self._launch)
+
+    def _run_tasks(self, cell: Cell, tasks: UnitTasks) -> int:
+        """Run the tasks one after the other; the unit went well whatever became of them."""
+        command = (*cell.shell, "-c", TASK_LAUNCHER, "hcloud", *self._spec.command)
+        self._launch = running = self._started(cell, command, is_launcher=True)
+        workdir = TaskWorkdir(cell.root, lambda: self._make_anew(cell.root))
+        sequence = TaskSequence(
+            self._unit, self._spec, tasks, running, self._group, self._sampler, self._clock, self._reap, workdir
+        )
+        try:
+            sequence.run()
+        finally:
+            self._stopping = self._stop_asked()
+            self._clear_up(running)
+        self._detail = self._detail or sequence.trouble
+        if sequence.is_missing:
+            self._decide(FailureCause.START_REFUSED, f"there is no command {self._spec.command[0]!r} on this instance")
+            return 127
+        return 0
+
+    def _make_anew(self, root: Path) -> None:
+        """Empty the unit's directories and unpack its work directory into them again, as its user."""
+        archive, workdir_bytes = self._unit.path / WORKDIR, self._workdir_bytes
+        has_one = archive.exists()
+        self._as_user(
+            lambda: self._unpack_as_user(archive if has_one else None, root / "job", workdir_bytes, emptied=root)
+        )
 
     def _measure(self, cell: Cell) -> int:
         """Have the unit measured instead of run; that went well whatever its command did."""
@@ -273,9 +327,7 @@ class Keeper:
     # ---------------------------------------------------------------------------------------------------------- watch
     def _watch(self, running: RunningCommand | Measurement) -> None:
         """Copy output and hold bounds until the command has ended, then end what it left behind."""
-        reader, writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
-        try:
+        with woken_by_signals() as reader:
             while running.status is None:
                 ready, _, _ = select.select([*running.handles, reader], [], [], self._patience())
                 if reader in ready:
@@ -283,10 +335,9 @@ class Keeper:
                 running.take(ready)
                 self._reap()
                 self._hold_bounds(running)
-        finally:
-            signal.set_wakeup_fd(-1)
-            os.close(reader)
-            os.close(writer)
+        self._clear_up(running)
+
+    def _clear_up(self, running: RunningCommand | Measurement) -> None:
         self._sampler.finish()
         self._is_clear = self._kill_everything()
         running.drain()

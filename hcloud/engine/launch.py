@@ -10,6 +10,7 @@ import select
 import signal
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,6 +26,8 @@ DRAIN_S = 2.0
 LATE_READS = 64
 """What lay in the pipes when that time was over is still taken: so many reads, of 64 KiB each, hold all of it."""
 ABOVE_STANDARD = 16
+COMMANDS_FD, RESULTS_FD = 6, 7
+"""Of a launcher of tasks: what it is to start, and how that ended."""
 ENTRANCE = (
     'umask 022; ulimit -c 0; ulimit -f "$1"; shift; '
     'while [ "$1" != -- ]; do echo 0 >"$1/cgroup.procs" || exit 126; shift; done; shift; exec "$@"'
@@ -53,12 +56,17 @@ class RunningCommand:
         log: Path,
         log_bytes: int,
         entrance: Entrance | None = None,
+        *,
+        is_launcher: bool = False,
     ) -> None:
         """Start. ``bound`` is called in a forked child, still as the worker's user, to take on limits.
 
         ``entrance``: the same limits for a start without that copy of this process, where there is a sandbox.
+        ``is_launcher``: the command starts others, as it is sent with :meth:`command`.
         """
         pipes = [os.pipe() for _ in range(3)]
+        commands, results = (os.pipe(), os.pipe()) if is_launcher else ((-1, -1), (-1, -1))
+        theirs = [commands[0], results[1]] if is_launcher else []
         writers = [writer for _, writer in pipes]
         self.status: int | None = None
         self.missing = False
@@ -66,19 +74,44 @@ class RunningCommand:
         # A shell outside of the sandbox must read no variable of the job.
         is_plain = all(name == "PATH" or name.startswith("HCLOUD_") for name in plain)
         if entrance is not None and cell.isolation.bwrap and is_plain:
-            self.pid = _spawn(cell, command, plain, script, entrance, writers)
+            self.pid = _spawn(cell, command, plain, script, entrance, writers, theirs)
         else:
-            self.pid = _fork(cell, command, plain, script, bound, writers)
-        for _, writer in pipes:
-            os.close(writer)
+            self.pid = _fork(cell, command, plain, script, bound, writers, theirs)
+        for handle in (*writers, *theirs):
+            os.close(handle)
+        self._commands, self.results = commands[1], results[0]
         (out, _), (err, _), (self._launch_fd, _) = pipes
-        self._outputs = {out: OutputFile(log, "stdout", log_bytes), err: OutputFile(log, "stderr", log_bytes)}
+        self._files = OutputFile(log, "stdout", log_bytes), OutputFile(log, "stderr", log_bytes)
+        self._outputs = dict(zip((out, err), self._files, strict=True))
         self.lost_output = False
 
     @property
     def handles(self) -> list[int]:
         """Descriptors to wait on."""
         return [*self._outputs, *([self._launch_fd] if self._launch_fd >= 0 else [])]
+
+    @property
+    def written(self) -> tuple[int, int]:
+        """How much there is of both outputs by now, in bytes."""
+        return self._files[0].offset, self._files[1].offset
+
+    def command(self, text: str) -> None:
+        """Send a launcher what it is to do; one that is gone takes nothing."""
+        with suppress(BrokenPipeError):
+            view = memoryview(text.encode())
+            while view:
+                view = view[os.write(self._commands, view) :]
+
+    def end_commands(self) -> None:
+        """Let a launcher end: there is nothing more to do."""
+        if self._commands >= 0:
+            os.close(self._commands)
+            self._commands = -1
+
+    def take_rest(self) -> None:
+        """Copy what is in the pipes now."""
+        while ready := select.select(self.handles, [], [], 0.0)[0]:
+            self.take(ready)
 
     def take(self, ready: Iterable[int]) -> None:
         """Copy what the readable descriptors hold."""
@@ -104,6 +137,10 @@ class RunningCommand:
         self._outputs.clear()
         if self._launch_fd >= 0:
             os.close(self._launch_fd)
+        self.end_commands()
+        if self.results >= 0:
+            os.close(self.results)
+            self.results = -1
 
     def _read_launch(self) -> None:
         self.missing = bool(os.read(self._launch_fd, 64))
@@ -152,21 +189,28 @@ def _prctl(option: int, value: int) -> None:
         raise OSError(ctypes.get_errno(), "prctl")
 
 
-def _inherited(cell: Cell, script: bytes, writers: Sequence[int]) -> list[int]:
+def _inherited(cell: Cell, script: bytes, writers: Sequence[int], of_launcher: Sequence[int]) -> list[int]:
     """Return what the command is to find as descriptors 1, 2 and so on."""
     filters = [syscall_filter() or b""] if cell.isolation.bwrap and cell.isolation.filters_calls else []
-    return [*writers, *map(held_in_memory, [script, *filters])]
+    filters += [b""] if of_launcher and not filters else []
+    return [*writers, *map(held_in_memory, [script, *filters]), *of_launcher]
 
 
 def _spawn(
-    cell: Cell, command: Sequence[str], plain: Mapping[str, str], script: bytes, entrance: Entrance, writers: list[int]
+    cell: Cell,
+    command: Sequence[str],
+    plain: Mapping[str, str],
+    script: bytes,
+    entrance: Entrance,
+    writers: list[int],
+    of_launcher: list[int],
 ) -> int:
     """Start through a shell that takes on the bounds: no memory is copied for it, as a fork does."""
     # The sandbox dies with its parent as soon as it has begun. What a keeper killed before that leaves is in its
     # unit's group, or finds that gone and ends.
     file_blocks = _at_most(resource.RLIMIT_FSIZE, entrance.file_mib << 20) // 512
     enter = ["sh", "-c", ENTRANCE, "sh", str(file_blocks), *entrance.groups, "--", *cell.wrap(command)]
-    others = _inherited(cell, script, writers)
+    others = _inherited(cell, script, writers, of_launcher)
     # Above all numbers that they are to get, so that none is overwritten before it is copied.
     sources = [fcntl.fcntl(each, fcntl.F_DUPFD_CLOEXEC, ABOVE_STANDARD) for each in others]
     try:
@@ -177,7 +221,7 @@ def _spawn(
             "/bin/sh", enter, plain, file_actions=[null, *moves], setsid=True, setsigmask=[], setsigdef=ignored
         )
     finally:
-        for handle in (*sources, *others[len(writers) :]):
+        for handle in (*sources, *others[len(writers) : len(others) - len(of_launcher)]):
             os.close(handle)
 
 
@@ -193,6 +237,7 @@ def _fork(
     script: bytes,
     bound: Callable[[], None],
     writers: list[int],
+    of_launcher: list[int],
 ) -> int:
     """Start in a child that takes descriptors, limits and user, then turns into the sandbox."""
     parent = os.getpid()
@@ -201,7 +246,7 @@ def _fork(
         return pid
     try:
         os.setsid()
-        _take_descriptors(_inherited(cell, script, writers))
+        _take_descriptors(_inherited(cell, script, writers, of_launcher))
         die_with_parent()
         if os.getppid() == parent:
             bound()

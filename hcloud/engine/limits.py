@@ -30,6 +30,8 @@ class Bounds:
     memory_mib: int
     pids: int
     cpus: tuple[int, ...] | None = None
+    dies_whole: bool = True
+    """Whether all is killed together when its memory is used up, where the kernel can do that."""
 
     def within(self, outer: Bounds) -> Bounds:
         """Return these bounds, none of them wider than those of the group around it: the kernel refuses that."""
@@ -38,6 +40,7 @@ class Bounds:
             memory_mib=min(self.memory_mib, outer.memory_mib),
             pids=min(self.pids, outer.pids),
             cpus=self.cpus or outer.cpus,
+            dies_whole=self.dies_whole,
         )
 
 
@@ -71,6 +74,9 @@ class Cgroup(Protocol):
 
     def processes(self) -> set[int]:
         """Return the ids of all processes in it and in groups inside it."""
+
+    def count(self) -> int | None:
+        """Return how many processes and threads are in it; None: that is not accounted here."""
 
     def usage(self) -> CgroupUsage:
         """Return what its processes used so far."""
@@ -154,6 +160,10 @@ class CgroupV1:
         """Return the ids of all processes in it and in groups inside it."""
         return {pid for path in self._paths.values() for pid in _processes(path)}
 
+    def count(self) -> int | None:
+        """Return how many processes and threads are in it; None: that is not accounted here."""
+        return _whole(self._read("pids", "pids.current"))
+
     def usage(self) -> CgroupUsage:
         """Return what its processes used so far."""
         cpu_ns, used = self._read("cpuacct", "cpuacct.usage"), self._read("memory", "memory.usage_in_bytes")
@@ -215,7 +225,7 @@ class CgroupV2:
             "cpu.max": f"{_quota_us(bounds.vcpus)} {CPU_PERIOD_US}",
             "memory.max": bounds.memory_mib * MIB,
             "memory.swap.max": 0,
-            "memory.oom.group": 1,
+            "memory.oom.group": int(bounds.dies_whole),
             "pids.max": bounds.pids,
         }
         if bounds.cpus:
@@ -250,6 +260,10 @@ class CgroupV2:
     def processes(self) -> set[int]:
         """Return the ids of all processes in it and in groups inside it."""
         return _processes(str(self._path))
+
+    def count(self) -> int | None:
+        """Return how many processes and threads are in it; None: that is not accounted here."""
+        return _whole(_text(self._path / "pids.current"))
 
     def usage(self) -> CgroupUsage:
         """Return what its processes used so far."""
@@ -462,6 +476,10 @@ def _put(path: str, text: str) -> None:
         os.write(handle, text.encode())
     finally:
         os.close(handle)
+
+
+def _whole(text: str | None) -> int | None:
+    return int(text) if text else None
 
 
 def _keyed(text: str | None) -> dict[str, int]:

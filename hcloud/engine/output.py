@@ -20,6 +20,11 @@ class OutputFile:
             self._offset = self._starts[-1] + _segment(self._prefix, self._starts[-1]).stat().st_size
         self._handle = -1
 
+    @property
+    def offset(self) -> int:
+        """How much was written, in bytes, what was dropped since included."""
+        return self._offset
+
     def write(self, content: bytes) -> None:
         """Append, and drop the oldest segment when there are too many."""
         if self._handle < 0 or self._offset + len(content) > self._starts[-1] + self._segment_bytes:

@@ -172,6 +172,11 @@ class Cell:
         }
         return base | dict(extra)
 
+    @property
+    def shell(self) -> tuple[str, ...]:
+        """The command of a shell inside: an image need not have one, so ours comes along."""
+        return (*IMAGE_TOOL, "/.hcloud/sh") if self.image_root else ("/bin/sh",)
+
     def wrap(self, command: Sequence[str]) -> list[str]:
         """Return the argument list that runs ``command`` in here.
 
@@ -179,9 +184,7 @@ class Cell:
         ``FILTER_FD`` one with the filter of system calls.
         Raises OSError: the image's own links would lead what is laid over its files elsewhere.
         """
-        # An image need not have a shell, so ours comes along.
-        shell = [*IMAGE_TOOL, "/.hcloud/sh"] if self.image_root else ["/bin/sh"]
-        shell += ["-c", LAUNCHER, "hcloud", *command]
+        shell = [*self.shell, "-c", LAUNCHER, "hcloud", *command]
         inner = [*self._drop_root(), *shell] if self.isolation.root else shell
         return [*self._bwrap(), "--", *inner] if self.isolation.bwrap else inner
 

@@ -10,10 +10,11 @@ Layout of ``<state_dir>/units/<unit id>/``::
     started.json   when the command itself started
     findings.json  what the measurement of a unit that is profiled has found so far
     sample.json    the last sample
+    tasks.json     what became of the tasks of a unit that runs many, as in their log
     stop.json      why the unit is to end; the first one counts
     bounds.json    in which epoch the daemon led that bounded it last, and the CPUs it pinned it to, if any did
     exit.json      how it ended: written once, durably
-    log/           output in segments (``output``), from the first one on
+    log/           output in segments (``output``), from the first one on; the log of tasks (``task_log``)
     root/          the unit's own files: ``job`` (work directory), ``home``, ``tmp``
 
 A directory appears whole, by one rename, which fails when there is one already: that is the fence which lets a unit
@@ -39,12 +40,14 @@ from hcloud.core.estimates import Findings
 from hcloud.core.files import remove_tree
 from hcloud.core.model import FailureCause
 from hcloud.engine.output import written_streams
-from hcloud.engine.wire import exit_to_wire
+from hcloud.engine.task_log import read_task_log
+from hcloud.engine.wire import exit_to_wire, progress_to_wire
 from hcloud.provider import ExitRecord
 
 LOCK = "keeper.lock"
 EXIT, BOUNDS = "exit.json", "bounds.json"
 STOP_SIGNAL = signal.SIGUSR1
+PROGRESS = "tasks.json"
 WORKDIR, RESTORE, CHECKPOINT_ASKED = "workdir.tar.gz", "restore.tar", "checkpoint-asked.json"
 
 
@@ -213,7 +216,15 @@ class Unit:
             "sample": self.read("sample.json"),
             "exit": exit_record,
             "wrote": written_streams(self.path / "log") if exit_record else None,
-        }
+        } | self._tasks(has_ended=exit_record is not None)
+
+    def _tasks(self, *, has_ended: bool) -> dict[str, Any]:
+        """Return what became of its tasks, if it runs any: once it has ended by their log, which is written first."""
+        if not has_ended:
+            progress = self.read(PROGRESS)
+            return {"tasks": progress} if progress is not None else {}
+        log = read_task_log(self.path / "log", boot_id())
+        return {"tasks": progress_to_wire(log.progress)} if log is not None else {}
 
 
 class UnitDirectories:

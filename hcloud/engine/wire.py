@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
-from typing import Any, Literal, cast
+from typing import Any, cast
 
+from hcloud.core.arrays import TASKS_MOST
 from hcloud.core.cpu_topology import CpuTopology, cpus_from, topology_from
 from hcloud.core.errors import UnitRefused
 from hcloud.core.estimates import Findings, Measure, Reading
 from hcloud.core.model import Checkpoint, FailureCause, MetricsHook, ProfileRequest, ProgressHook, Resources
 from hcloud.core.plain import to_plain
+from hcloud.core.task_runs import DETAIL_CHARACTERS_MOST, RUN_TASKS_MOST, TaskEnds, TaskProgress, UnitTasks
 from hcloud.provider import (
     ExitRecord,
     OutputsManifest,
     OutputsPiece,
+    Stream,
     UnitReport,
     UnitSample,
     UnitSpec,
@@ -35,7 +39,7 @@ def unit_to_wire(spec: UnitSpec) -> dict[str, Any]:
     """
     plain: dict[str, Any] = to_plain(spec) | {"env": dict(spec.env), "workdir": None}
     del plain["refusal"], plain["secrets"], plain["restore"]
-    for name in ("outputs", "checkpoint", "cpus"):  # nor do they know these
+    for name in ("outputs", "checkpoint", "cpus", "tasks"):  # nor do they know these
         if not plain[name]:
             del plain[name]
     return plain
@@ -61,6 +65,7 @@ def unit_from_wire(plain: Mapping[str, Any]) -> UnitSpec:
         "peers": tuple(plain["peers"]),
         "outputs": tuple(plain.get("outputs", ())),
         "cpus": tuple(plain.get("cpus", ())),
+        "tasks": _tasks_from_wire(plain["tasks"]) if plain.get("tasks") is not None else None,
         "checkpoint": Checkpoint(**checkpoint) if checkpoint is not None else None,
         "resources": Resources(**plain["resources"]),
         "progress": ProgressHook(**progress) if progress is not None else None,
@@ -68,6 +73,64 @@ def unit_from_wire(plain: Mapping[str, Any]) -> UnitSpec:
         "profile": _request_from_wire(profile) if profile is not None else None,
     }
     return UnitSpec(**{**plain, **changes})
+
+
+def _tasks_from_wire(plain: Mapping[str, Any]) -> UnitTasks:
+    tasks = UnitTasks(
+        positions=tuple((int(first), int(last)) for first, last in plain["positions"]),
+        ids=tuple(plain["ids"]),
+        first_job=int(plain["first_job"]),
+        matrix=tuple((name, tuple(values)) for name, values in plain["matrix"]),
+        begin_within_s=plain["begin_within_s"],
+    )
+    if not 0 < len(tasks) <= RUN_TASKS_MOST or len(tasks.ids) != len(tasks):
+        raise UnitRefused(f"a unit runs 1 to {RUN_TASKS_MOST} tasks, not {len(tasks)}")
+    return tasks
+
+
+def progress_to_wire(progress: TaskProgress) -> dict[str, Any]:
+    """Return what became of a unit's tasks as a plain dictionary."""
+    ended = [
+        [each.first, each.last, each.started_at, each.ended_at, each.exit_code, each.cause, each.detail]
+        for each in progress.ended
+    ]
+    return {"ended": ended, "begun": progress.begun}
+
+
+def progress_from_wire(plain: Mapping[str, Any]) -> TaskProgress:
+    """Return what became of a unit's tasks. Raises ValueError, KeyError or TypeError: a machine sent something else."""
+    ended, seen = list[TaskEnds](), 0
+    for first, last, started_at, ended_at, code, cause, detail in plain["ended"]:
+        each = TaskEnds(
+            first=_whole(first),
+            last=_whole(last),
+            started_at=_finite(started_at),
+            ended_at=_finite(ended_at),
+            exit_code=None if code is None else _whole(code, 255),
+            cause=None if cause is None else FailureCause(cause),
+            detail="".join(one if one.isprintable() else "?" for one in str(detail))[:DETAIL_CHARACTERS_MOST],
+        )
+        seen += each.count
+        is_plain = each.count == 1 or each.cause is None
+        if each.count < 1 or seen > RUN_TASKS_MOST or each.ended_at < each.started_at or not is_plain:
+            raise ValueError("a report of tasks is not in order")
+        ended.append(each)
+    begun = tuple((_whole(first), _whole(last)) for first, last in plain["begun"])
+    if sum(max(0, last - first) + 1 for first, last in begun) > RUN_TASKS_MOST:
+        raise ValueError("a report of tasks is not in order")
+    return TaskProgress(ended=tuple(ended), begun=begun)
+
+
+def _whole(value: object, most: int = TASKS_MOST) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= most:
+        raise ValueError(f"{value!r} is no whole number up to {most}")
+    return value
+
+
+def _finite(value: object) -> float:
+    if not isinstance(value, int | float) or not math.isfinite(value):
+        raise ValueError(f"{value!r} is no time")
+    return float(value)
 
 
 def _request_from_wire(plain: Mapping[str, Any]) -> ProfileRequest:
@@ -121,6 +184,7 @@ def unit_report_from_wire(plain: Mapping[str, Any]) -> UnitReport:
         sample=_sample_from_wire(plain["sample"]) if plain["sample"] else None,
         exit=exit_from_wire(plain["exit"]) if plain["exit"] else None,
         wrote=tuple(map(stream_name, wrote)) if wrote is not None else None,
+        tasks=progress_from_wire(plain["tasks"]) if plain.get("tasks") is not None else None,
     )
 
 
@@ -169,8 +233,8 @@ def outputs_piece_from_wire(plain: Mapping[str, Any]) -> OutputsPiece:
     )
 
 
-def stream_name(text: str) -> Literal["stdout", "stderr"]:
-    """Check that ``text`` names one of the two output streams."""
-    if text not in ("stdout", "stderr"):
-        raise ValueError(f"{text!r} is not a stream: stdout or stderr")
-    return cast(Literal["stdout", "stderr"], text)
+def stream_name(text: str) -> Stream:
+    """Check that ``text`` names one of the output streams."""
+    if text not in ("stdout", "stderr", "tasks"):
+        raise ValueError(f"{text!r} is not a stream: stdout, stderr or tasks")
+    return cast(Stream, text)

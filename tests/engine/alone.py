@@ -46,6 +46,10 @@ class Outcome:
     left: tuple[int, ...] = ()
     names: tuple[str, ...] = ()
     lacks: Mapping[str, str]
+    tasks: Mapping[str, Any] | None = None
+    """What became of the tasks of a unit with many, as it is reported."""
+    log: str = ""
+    """The log of these tasks."""
 
 
 def run_alone(
@@ -189,6 +193,8 @@ def _keep(bootstrap: Bootstrap, isolation: sandbox.Isolation, request: Mapping[s
         "left": sorted(_marked(unit)),
         "names": isolation.names,
         "lacks": dict(isolation.lacks),
+        "tasks": unit.report().get("tasks"),
+        "log": read_output(unit.path / "log", "tasks", 0, 1 << 20)[0].decode(),
     }
 
 

@@ -16,6 +16,7 @@ import pytest
 
 from hcloud.core.clock import SystemClock
 from hcloud.core.model import FailureCause, Resources
+from hcloud.core.task_runs import UnitTasks
 from hcloud.engine.bootstrap import POWERED_OFF_EXIT, Bootstrap, load_bootstrap
 from hcloud.engine.sandbox import Isolation
 from hcloud.engine.tls import make_ca
@@ -119,6 +120,30 @@ def test_unit_dies_with_its_keeper_and_is_said_to_be_lost(machine: Machine, watc
     assert (record.cause, record.exit_code) == (FailureCause.INSTANCE_LOST, None)
     assert "keeper was killed" in record.detail
     assert not _processes_naming(long.id)
+
+
+def test_tasks_of_a_unit_run_once_whatever_is_killed(site: Site, machine: Machine, watch: Watch) -> None:
+    """Link, supervisor and gateway are killed while it runs; then its keeper, which takes one task with it."""
+    script = "echo $HCLOUD_TASK_ID; case $HCLOUD_TASK_ID in [24]0) while [ ! -e go ]; do sleep 0.05; done;; esac"
+    many = unit(script, tasks=UnitTasks(positions=((0, 49),), ids=tuple(range(50)), first_job=2))
+    watch.runner.start([many])
+    root = machine.unit(many.id).path / "root/job"
+    watch.says(many, "20")
+    kill(machine.link())
+    machine.supervisor.kill()
+    machine.supervisor.wait()
+    site.kill_engine()
+    site.start_engine()
+    (root / "go").touch()
+    machine.start()
+    watch.registered(NAME)
+    watch.says(many, "40")
+    os.kill(machine.keeper(many.id), signal.SIGKILL)
+    assert watch.ended(many).cause is FailureCause.INSTANCE_LOST
+    assert watch.output(many).split() == [str(each) for each in range(41)]
+    progress = watch.report(many).tasks
+    assert progress is not None and progress.begun == ((40, 40),)
+    assert [(each.first, each.last) for each in progress.ended] == [(0, 39)]
 
 
 def test_units_of_before_a_reboot_are_lost(machine: Machine, watch: Watch) -> None:

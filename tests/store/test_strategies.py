@@ -18,6 +18,8 @@ ALL = [
     strategies.profile_requests,
     strategies.task_lists,
     strategies.task_records,
+    strategies.task_ends,
+    strategies.task_runs,
     strategies.specs,
     strategies.allocations,
     strategies.attempts,
