@@ -19,6 +19,7 @@ from hcloud.core.model import (
     MARKED_BY,
     Checkpoint,
     FailureCause,
+    Framework,
     InstanceId,
     Market,
     MetricsHook,
@@ -377,6 +378,10 @@ class UnitSpec:
     """Path of an archive (tar) on the daemon's host, from the last checkpoint, unpacked over the work directory."""
     cpus: tuple[int, ...] = ()
     """The CPUs of its instance that it is pinned to; empty: any of them."""
+    framework: Framework | None = None
+    """The engine in which the command runs, on all ranks together."""
+    addresses: tuple[str, ...] = ()
+    """Where the ranks of a ``framework`` reach each other, in their order."""
 
 
 def unmarked(unit: UnitId) -> str:

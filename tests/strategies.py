@@ -164,6 +164,7 @@ specs = st.builds(
     max_runtime_s=st.none() | amounts,
     stop_grace_s=amounts,
     budget_usd=st.none() | amounts,
+    framework=st.sampled_from([None, "dask", "mpi", "torchrun"]),
     checkpoint=st.none() | st.builds(Checkpoint, path=words, every_s=finite),
     progress=st.none() | st.builds(ProgressHook, file=texts, total=finite),
     metrics=st.none()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,7 @@ from hcloud.planner.plan import Candidate, Place, Resize, StopAttempt, StopRank
 from hcloud.provider import ResizeResult, Runner, StartResult, UnitSpec
 from hcloud.store import LeaderLease, Store, Transaction
 
+LOOPBACK = "127.0.0.1"
 START_RETRY_S = 2.0
 STOP_RETRY_S = 10.0
 
@@ -181,7 +183,15 @@ class UnitActions:
             checkpoint=spec.checkpoint,
             restore=restore,
             cpus=allocation.cpus,
+            framework=spec.framework,
+            addresses=self._addresses(attempt) if spec.framework is not None else (),
         )
+
+    def _addresses(self, attempt: Attempt) -> tuple[str, ...]:
+        """Return where the ranks of a gang reach each other: by private addresses, if their providers name any."""
+        ranks = sorted(attempt.allocations, key=lambda a: a.rank)
+        machines = {name: self.store.instance(name) for name in {each.instance_id for each in ranks}}
+        return tuple(gang_address(machines[each.instance_id].addresses or ()) for each in ranks)
 
     def _record_started(self, txn: Transaction, intent: Intent, results: Mapping[str, StartResult], epoch: int) -> None:
         job = txn.job(intent.subject)
@@ -336,6 +346,13 @@ class UnitActions:
             _revert_resizes(txn, job, held, result.detail, sure=intent.tries == 0)
         else:
             _settle_resizes(txn, job)
+
+
+def gang_address(addresses: Sequence[str]) -> str:
+    """Return the address at which other instances reach one: a private one first; loopback if none is named, as
+    those of ``local`` are all on one host."""
+    private = (each for each in addresses if ip_address(each).is_private)
+    return next(private, addresses[0] if addresses else LOOPBACK)
 
 
 def _running_rank(attempt: Attempt, rank: int, instance_id: str) -> Allocation:

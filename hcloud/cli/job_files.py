@@ -80,6 +80,8 @@ def _summary(asked: JobFile) -> Iterator[str]:
         yield f"  submitted at {rule.cron} ({rule.timezone}); missed runs: {rule.missed}, overlap: {rule.overlap}"
     if asked.after:
         yield f"  starts once {', '.join(f'{name} has {ending}' for name, ending in asked.after.items())}"
+    if asked.framework is not None:
+        yield f"  runs in {asked.framework}, which is started on all nodes"
     if asked.checkpoint is not None:
         signal = f", after {asked.checkpoint.signal}" if asked.checkpoint.signal else ""
         kept = f"{asked.checkpoint.path}, kept every {span(asked.checkpoint.every)}{signal}"

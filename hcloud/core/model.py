@@ -88,6 +88,7 @@ class ProfileRequest:
 
 
 Spread = Literal["none", "host", "zone"]
+Framework = Literal["dask", "mpi", "torchrun"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -277,6 +278,8 @@ class JobSpec:
     """Patterns of files below the work directory that are brought back from each rank once it has ended."""
     checkpoint: Checkpoint | None = None
     """What each rank's next attempt finds in its work directory; None: it begins anew."""
+    framework: Framework | None = None
+    """The engine that is started on all ranks, and in which the command runs; None: the command runs on each rank."""
     env: Mapping[str, str] = field(default_factory=dict)
     secrets: tuple[str, ...] = ()
     """Environment variables with secret values, which the store has encrypted beside the spec."""

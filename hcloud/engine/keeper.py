@@ -16,13 +16,14 @@ import socket
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 from hcloud.core.clock import Clock, SystemClock
 from hcloud.core.errors import UnitRefused
 from hcloud.core.model import FailureCause
 from hcloud.core.task_runs import UnitTasks
-from hcloud.engine import launch, profiling
+from hcloud.engine import gang_launcher, launch, profiling
 from hcloud.engine.archive import EXPANSION_MAX, unpack
 from hcloud.engine.bootstrap import Bootstrap
 from hcloud.engine.cpu_report import pin_each, usable_cpus
@@ -217,10 +218,22 @@ class Keeper:
             return self._measure(cell)
         if self._spec.tasks is not None:
             return self._run_tasks(cell, self._spec.tasks)
-        code = self._run(cell, self._spec.command)
+        code = self._run(cell, self._command())
         if self._launch is not None and self._launch.missing:
-            self._decide(FailureCause.START_REFUSED, f"there is no command {self._spec.command[0]!r} on this instance")
+            self._decide(FailureCause.START_REFUSED, f"there is no command {self._command()[0]!r} on this instance")
+        framework = self._spec.framework
+        if framework is not None and os.path.lexists(cell.root / "home" / gang_launcher.MISSING_MARK):
+            program = gang_launcher.PROGRAMS[framework]
+            text = f"framework {framework}: there is no program {program} on this instance"
+            self._decide(FailureCause.START_REFUSED, text)
         return code
+
+    def _command(self) -> tuple[str, ...]:
+        """Return what is started: the command, or what runs it in its framework."""
+        framework = self._spec.framework
+        if framework is None:
+            return self._spec.command
+        return ("python3", "-I", "-c", _gang_launcher(), framework, *self._spec.command)
 
     def _run(self, cell: Cell, command: tuple[str, ...]) -> int:
         self._launch = running = self._started(cell, command)
@@ -474,6 +487,11 @@ class Keeper:
     def _disk_is_full(self) -> bool:
         room = os.statvfs(self._unit.path)
         return room.f_bavail * room.f_frsize < FULL_DISK_BYTES
+
+
+@cache
+def _gang_launcher() -> str:
+    return Path(gang_launcher.__file__).read_text()
 
 
 def keep(

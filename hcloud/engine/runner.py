@@ -22,6 +22,7 @@ from hcloud.core.model import FailureCause, InstanceId, Resources, UnitId
 from hcloud.engine import gateway_pb2 as pb
 from hcloud.engine.calls import CHUNK_BYTES, Answer, Calls, Command, EngineAway, Numbered, refused, unreadable
 from hcloud.engine.channel import ADMIT, ARCHIVES, AWAIT, CALL, OBSERVE, daemon_options
+from hcloud.engine.gang_credential import gang_of, gang_pem, gang_port
 from hcloud.engine.tls import enrolment_secret
 from hcloud.engine.wire import outputs_piece_from_wire, report_from_wire, unit_to_wire
 from hcloud.provider import (
@@ -322,8 +323,16 @@ class GatewayRunner:
     # -------------------------------------------------------------------------------------------------------- writing
     def start(self, units: Sequence[UnitSpec]) -> Mapping[UnitId, StartResult]:
         """Start units on their instances, all instances at once."""
-        answers = self._calls.ask([_start_command(unit) for unit in units])
+        answers = self._calls.ask([_start_command(self._of_a_gang(unit)) for unit in units])
         return {unit.id: _start_result(answer) for unit, answer in zip(units, answers, strict=True)}
+
+    def _of_a_gang(self, unit: UnitSpec) -> UnitSpec:
+        """Return a unit with what its ranks need to meet, if a framework runs it. No disk ever has the key."""
+        if unit.framework is None:
+            return unit
+        attempt = gang_of(unit.id)
+        meeting = {"HCLOUD_GANG_PEM": gang_pem(self._launch_key, attempt), "HCLOUD_GANG_PORT": str(gang_port(attempt))}
+        return replace(unit, env={**unit.env, **meeting, "HCLOUD_GANG_ADDRESSES": ",".join(unit.addresses)})
 
     def stop(self, units: Mapping[UnitId, InstanceId], *, cause: FailureCause | None) -> frozenset[UnitId]:
         """Ask units to end."""

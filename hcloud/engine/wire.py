@@ -39,7 +39,7 @@ def unit_to_wire(spec: UnitSpec) -> dict[str, Any]:
     """
     plain: dict[str, Any] = to_plain(spec) | {"env": dict(spec.env), "workdir": None}
     del plain["refusal"], plain["secrets"], plain["restore"]
-    for name in ("outputs", "checkpoint", "cpus", "tasks"):  # nor do they know these
+    for name in ("outputs", "checkpoint", "cpus", "tasks", "framework", "addresses"):  # nor do they know these
         if not plain[name]:
             del plain[name]
     return plain
@@ -66,6 +66,7 @@ def unit_from_wire(plain: Mapping[str, Any]) -> UnitSpec:
         "outputs": tuple(plain.get("outputs", ())),
         "cpus": tuple(plain.get("cpus", ())),
         "tasks": _tasks_from_wire(plain["tasks"]) if plain.get("tasks") is not None else None,
+        "addresses": tuple(plain.get("addresses", ())),
         "checkpoint": Checkpoint(**checkpoint) if checkpoint is not None else None,
         "resources": Resources(**plain["resources"]),
         "progress": ProgressHook(**progress) if progress is not None else None,

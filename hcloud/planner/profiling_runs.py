@@ -160,6 +160,7 @@ def _run_spec(spec: JobSpec, request: ProfileRequest, policy: ProfilingPolicy) -
         profile=request,
         outputs=(),
         checkpoint=None,
+        framework=None,
         vcpus_within=None,
         placement=spec.placement and replace(spec.placement, apart_from=(), spread="none"),
     )

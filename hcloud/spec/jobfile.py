@@ -14,11 +14,8 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import (
     AfterValidator,
-    BaseModel,
     BeforeValidator,
-    ConfigDict,
     Field,
-    PlainSerializer,
     PlainValidator,
     model_validator,
 )
@@ -33,6 +30,7 @@ from hcloud.core.model import (
     BestEffortTarget,
     Checkpoint,
     Constraints,
+    Framework,
     JobSpec,
     MetricsHook,
     Nodes,
@@ -61,11 +59,10 @@ from hcloud.core.units import (
     shown,
     utc_text,
 )
+from hcloud.spec.job_variables import JobFilePart, SecretPart, VariableValue, fits_a_program, whole_number_as_text
 from hcloud.spec.key_changes import KEY_CHANGES, translate_keys
 from hcloud.spec.validation import AtKey, KeyPath, key_path, nearest, parse
 
-ARGUMENT_BYTES_MAX: Final = 128 * 1024 - 1
-"""Linux's limit for one argument or environment entry."""
 ENTRIES_MOST: Final = 10_000
 PROGRAM_BYTES_MAX: Final = 1024 * 1024
 """Limits of arguments and of environment variables, in number and together; Linux starts no program with 2 MiB."""
@@ -84,7 +81,6 @@ REQUESTS_MOST: Final = 1e9
 """Plausibility limits of nodes per job, vCPUs per node and requests per second; more is a typing error."""
 _NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$"
 _VARIABLE = r"^[A-Za-z_][A-Za-z0-9_]*$"
-_REFERENCE = r"env:[A-Za-z_][A-Za-z0-9_]*|file:(/|~/)\S.*"
 _TAG = r"^[A-Za-z0-9][A-Za-z0-9._/-]{0,62}$"
 _RANGE = re.compile(r"([0-9]{1,6})\s*\.\.\s*([0-9]{1,6})")
 _TARGETS = ("batch", "service", "best_effort")
@@ -101,12 +97,6 @@ def _spelled(pattern: str, wanted: str) -> Callable[[str], str]:
     return check
 
 
-def _fits_a_program(text: str) -> str:
-    if len(text.encode()) > ARGUMENT_BYTES_MAX:
-        raise ValueError(f"must be at most {ARGUMENT_BYTES_MAX} bytes long; put it into a file of the work directory")
-    return text
-
-
 def _output_pattern(text: str) -> str:
     """Check that a pattern stays below the work directory."""
     parts = text.split("/")
@@ -117,13 +107,6 @@ def _output_pattern(text: str) -> str:
 
 def _checkpoint_from_path(value: object) -> object:
     return {"path": value} if isinstance(value, str) else value
-
-
-def _whole_number_as_text(value: object) -> object:
-    """Accept ``THREADS: 4`` without quotes; 1.10, true and null stay errors, as their text is ambiguous."""
-    if isinstance(value, int) and not isinstance(value, bool) and abs(value) < 10**40:
-        return str(value)
-    return value
 
 
 def _shell_line(value: object) -> object:
@@ -170,7 +153,7 @@ def _few_entries(value: object) -> object:
     return value
 
 
-Argument = Annotated[Text, AfterValidator(_fits_a_program)]
+Argument = Annotated[Text, AfterValidator(fits_a_program)]
 Command = Annotated[
     tuple[Argument, ...],
     BeforeValidator(_few_entries),
@@ -199,7 +182,7 @@ TagName = Annotated[
 TagValue = Annotated[
     Text,
     AfterValidator(_spelled(r"^[^\n\r]{0,255}$", "one line of at most 255 characters")),
-    BeforeValidator(_whole_number_as_text, json_schema_input_type=str | int),
+    BeforeValidator(whole_number_as_text, json_schema_input_type=str | int),
 ]
 Tries = Annotated[int, Field(strict=True, ge=0, le=1000)]
 
@@ -220,7 +203,7 @@ def _matrix_value(value: object) -> str:
         return str(value)
     if not isinstance(value, str):
         raise ValueError(f"must be a number or text (put it in quotes), not {shown(value)}")
-    return _fits_a_program(plain_text(value))
+    return fits_a_program(plain_text(value))
 
 
 def _after_from_names(value: object) -> object:
@@ -242,73 +225,12 @@ MatrixValue = Annotated[str, PlainValidator(_matrix_value, json_schema_input_typ
 MatrixValues = Annotated[tuple[MatrixValue, ...], BeforeValidator(_few_entries), Field(min_length=1)]
 
 
-class _JobFilePart(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
 def parts() -> list[type]:
     """Return the classes of the parts of a job file."""
-    return list[type](_JobFilePart.__subclasses__())
+    return list[type](JobFilePart.__subclasses__())
 
 
-class SecretPart(_JobFilePart):
-    """A secret value of an environment variable: itself, or where `hcloud submit` reads it. Exactly one of the two."""
-
-    secret: str | None = Field(default=None, repr=False)
-    """The value."""
-    secret_from: str | None = None
-    """env:NAME (the submitter's environment) or file:/PATH (readable by its owner only)."""
-
-    @classmethod
-    def checked(cls, given: Mapping[object, object]) -> SecretPart:
-        """Return the part. Raises ValueError; the message quotes no value, as it may be the secret."""
-        unknown = [str(key) for key in given if key not in cls.model_fields]
-        if unknown:
-            raise ValueError(f"unknown key {shown(unknown[0])}; {nearest(unknown[0], cls.model_fields)}")
-        values = {str(key): value for key, value in given.items() if value is not None}
-        if len(values) != 1:
-            raise ValueError("must have exactly one of secret and secret_from")
-        value = _whole_number_as_text(next(iter(values.values())))
-        if not isinstance(value, str):
-            raise ValueError(f"{next(iter(values))} must be text (put it in quotes)")
-        if "secret" in values:
-            return cls(secret=_fits_a_program(plain_text(value)))
-        if not re.fullmatch(_REFERENCE, value):
-            raise ValueError("secret_from must be env:NAME or file:/PATH, not the secret itself")
-        return cls(secret_from=value)
-
-    @property
-    def size_bytes(self) -> int:
-        """Size of the value; 0: not read yet."""
-        return len((self.secret or "").encode())
-
-
-def _variable_value(value: object) -> str | SecretPart:
-    if isinstance(value, SecretPart):
-        return value
-    if isinstance(value, Mapping):
-        return SecretPart.checked(value)
-    text = _whole_number_as_text(value)
-    if not isinstance(text, str):
-        raise ValueError(f"must be text (put it in quotes), not {shown(value)}")
-    return _fits_a_program(plain_text(text))
-
-
-def _plain_variable(value: str | SecretPart) -> str | dict[str, str]:
-    if isinstance(value, str):
-        return value
-    return {"secret": value.secret} if value.secret is not None else {"secret_from": value.secret_from or ""}
-
-
-VariableValue = Annotated[
-    str | SecretPart,
-    PlainValidator(_variable_value, json_schema_input_type=str | int | SecretPart),
-    # Pydantic's own serializer of unions warns, and its warning quotes the secret.
-    PlainSerializer(_plain_variable, return_type=Any),
-]
-
-
-class BatchPart(_JobFilePart):
+class BatchPart(JobFilePart):
     """Finish by a deadline. Without one, just finish."""
 
     within: PositiveSeconds | None = None
@@ -317,7 +239,7 @@ class BatchPart(_JobFilePart):
     """Absolute deadline with its time zone, for example 2030-05-01T18:00:00Z."""
 
 
-class ServicePart(_JobFilePart):
+class ServicePart(JobFilePart):
     """Serve a request rate with a latency percentile at or below a bound."""
 
     requests_per_s: Annotated[Number, Field(gt=0, le=1e9)]
@@ -328,11 +250,11 @@ class ServicePart(_JobFilePart):
     """The percentile of the latencies that must meet the bound."""
 
 
-class BestEffortPart(_JobFilePart):
+class BestEffortPart(JobFilePart):
     """No promise: runs on spare capacity and is evicted first."""
 
 
-class TargetPart(_JobFilePart):
+class TargetPart(JobFilePart):
     """The performance target: exactly one of the three."""
 
     batch: BatchPart | None = None
@@ -363,7 +285,7 @@ class TargetPart(_JobFilePart):
         return BestEffortTarget()
 
 
-class ResourcesPart(_JobFilePart):
+class ResourcesPart(JobFilePart):
     """What one node requests; a size, not an instance type."""
 
     vcpus: Annotated[Number, Field(ge=VCPUS_LEAST, le=VCPUS_MOST)] = 1.0
@@ -394,7 +316,7 @@ class ResourcesPart(_JobFilePart):
         return self.vcpus_min or self.vcpus, self.vcpus_max or self.vcpus
 
 
-class NodesPart(_JobFilePart):
+class NodesPart(JobFilePart):
     """Number of nodes, and how they start."""
 
     count: Annotated[int, Field(strict=True, ge=1, le=NODES_MOST)] = 1
@@ -419,7 +341,7 @@ class NodesPart(_JobFilePart):
         return Nodes(count=self.count, minimum=self.minimum or (self.count if gang else 1), gang=gang)
 
 
-class RetriesPart(_JobFilePart):
+class RetriesPart(JobFilePart):
     """Retries by cause of failure, and the back-off in between."""
 
     exit_code: Tries = 0
@@ -464,7 +386,7 @@ class RetriesPart(_JobFilePart):
         )
 
 
-class ProgressPart(_JobFilePart):
+class ProgressPart(JobFilePart):
     """Progress of a batch job: the last line of a file, as a number or done/total."""
 
     file: NonEmptyText
@@ -480,7 +402,7 @@ class ProgressPart(_JobFilePart):
         return self
 
 
-class CheckpointPart(_JobFilePart):
+class CheckpointPart(JobFilePart):
     """What the job writes so that its next attempt goes on from there."""
 
     path: Annotated[NonEmptyText, AfterValidator(_output_pattern)]
@@ -495,7 +417,7 @@ class CheckpointPart(_JobFilePart):
         return Checkpoint(path=self.path, every_s=self.every, signal=self.signal or "")
 
 
-class MetricsPart(_JobFilePart):
+class MetricsPart(JobFilePart):
     """How a service's request rate and latency are read: from a metrics URL or by a probe command."""
 
     url: NonEmptyText | None = None
@@ -514,7 +436,7 @@ class MetricsPart(_JobFilePart):
         return self
 
 
-class PlacementPart(_JobFilePart):
+class PlacementPart(JobFilePart):
     """Constraints on the job's instances; the job waits until they are met."""
 
     zones: Patterns = ()
@@ -533,7 +455,7 @@ class PlacementPart(_JobFilePart):
         return constraints if constraints != Constraints() else None
 
 
-class SchedulePart(_JobFilePart):
+class SchedulePart(JobFilePart):
     """Submit the job again and again instead of once."""
 
     cron: Annotated[Text, Field(max_length=200)]
@@ -556,7 +478,7 @@ class SchedulePart(_JobFilePart):
         return self
 
 
-class MeasurePart(_JobFilePart):
+class MeasurePart(JobFilePart):
     """Measure the command instead of running it once: its performance at each size, and the interference it tolerates
     and causes. The results are in the job's log and in its `job_profiled` event."""
 
@@ -583,7 +505,7 @@ class MeasurePart(_JobFilePart):
         )
 
 
-class JobFile(_JobFilePart):
+class JobFile(JobFilePart):
     """One job. Only ``name`` and ``command`` are required."""
 
     name: JobName
@@ -618,6 +540,8 @@ class JobFile(_JobFilePart):
         | None
     ) = None
     """What the job writes so that its next attempt goes on from there: a path, or a mapping."""
+    framework: Framework | None = None
+    """Start Dask, MPI (Open MPI) or torchrun on all nodes, and run the command in it."""
     env: Annotated[Mapping[Variable, VariableValue], BeforeValidator(_few_entries)] = Field(default_factory=dict)
     """Environment variables: text, or for a secret `{secret: VALUE}` or `{secret_from: env:NAME}`."""
     array: Annotated[Text, BeforeValidator(_array_text, json_schema_input_type=str | int)] | None = None
@@ -636,7 +560,7 @@ class JobFile(_JobFilePart):
     """Submit it again and again, at the times of a cron expression."""
     env_file: NonEmptyText | None = None
     """A file of NAME=value lines, relative to the job file; `env` takes precedence."""
-    setup: Annotated[NonEmptyText, AfterValidator(_fits_a_program)] | None = None
+    setup: Annotated[NonEmptyText, AfterValidator(fits_a_program)] | None = None
     """A shell script that runs once per node before the command."""
     image: Annotated[NonEmptyText, AfterValidator(image_name)] | None = None
     """Container image to run in, for example debian:12."""
@@ -714,6 +638,8 @@ class JobFile(_JobFilePart):
             raise AtKey("exclusive", "gives each node a whole machine; leave out vcpus_min and vcpus_max")
         if self.schedule is not None:
             self._check_schedule()
+        if self.framework is not None:
+            self._check_framework(self.framework)
         if self.name in self.after:
             raise AtKey("after", f"names {self.name}, the job itself, which can never start so")
         if self.slower_elsewhere is not None and not self.preferred_types:
@@ -757,6 +683,15 @@ class JobFile(_JobFilePart):
             raise AtKey("after", "is for jobs that are submitted once; of a schedule, use overlap: queue")
         if batch is not None and batch.by is not None:
             raise AtKey("target", "batch.by is one moment, and a schedule has many; use batch.within")
+
+    def _check_framework(self, name: str) -> None:
+        nodes = self.nodes.to_nodes()
+        if nodes.count == 1:
+            raise AtKey("framework", f"{name} is started on several nodes; set nodes, such as 2, or leave it out")
+        if not nodes.gang:
+            raise AtKey("nodes", f"must be one number: all nodes of {name} start together")
+        if "network" in self.model_fields_set and self.network == "none":
+            raise AtKey("network", f"must be host: with none, nodes of {name} could not reach each other")
 
     def to_recurrence(self) -> Recurrence | None:
         """Return when it is submitted again; None: it is submitted once."""
@@ -824,6 +759,7 @@ class JobFile(_JobFilePart):
             "workdir_sha256",
             "workdir_content_sha256",
             "outputs",
+            "framework",
             "priority",
             "stateful",
             "interruptible",
@@ -839,6 +775,8 @@ class JobFile(_JobFilePart):
         if self.preferred_types:
             fields["slower_elsewhere"] = self.slower_elsewhere or SLOWER_ELSEWHERE
         fields |= {"env": env, "secrets": secrets, "tags": dict(self.tags), "budget_usd": self.budget_usd}
+        if self.framework is not None:  # a profile of one node alone would say nothing
+            fields |= {"network": "host", "profiling": "never"}
         return fields | {"after": dict(self.after)}
 
     def _parts(self) -> dict[str, Any]:

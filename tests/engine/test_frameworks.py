@@ -1,0 +1,206 @@
+"""Dask, MPI and torchrun on a gang of two nodes: real programs in real sandboxes, or their command line at least."""
+
+import importlib.metadata
+import io
+import re
+import socket
+import subprocess
+import sys
+import tarfile
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from hcloud.core.model import FailureCause, Resources
+from hcloud.engine.gang_credential import gang_of, gang_pem, gang_port
+from hcloud.engine.gang_launcher import Gang, Line, Stopped, torchrun_command
+from hcloud.provider import UnitSpec
+from tests.engine.site import PATIENCE_S, Site, Watch, free_port, new_unit_id
+from tests.machine import needs, needs_bwrap, needs_mpirun
+from tests.waiting import wait_until
+
+NODES = ("inst-1", "inst-2")
+SAME_PYTHON = Path("/usr/bin/python3").exists() and subprocess.run(
+    ["/usr/bin/python3", "-c", "import sys; print(sys.version_info[:2])"], capture_output=True, text=True, check=False
+).stdout.strip() == str(sys.version_info[:2])
+needs_same_python = needs(SAME_PYTHON, "the machine's own Python cannot load the packages of the tests")
+DASK_CLIENT = (
+    "import os, sys; from distributed import Client; client = Client(); client.wait_for_workers(2, timeout=60); "
+    "print(sorted(each['name'] for each in client.scheduler_info()['workers'].values()), "
+    "client.submit(sum, range(100)).result(), os.environ['DASK_SCHEDULER_ADDRESS'].partition(':')[0]); sys.exit(7)"
+)
+MPI_PROGRAM = (
+    "import os, sys; from mpi4py import MPI; world = MPI.COMM_WORLD; total = world.allreduce(world.rank + 1); "
+    "print(world.rank, 'of', world.size, 'on node', os.environ['HCLOUD_RANK'], 'sum', total, flush=True); sys.exit(3)"
+)
+
+
+@pytest.fixture(scope="module")
+def watch(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watch]:
+    """An engine with two machines."""
+    site = Site(tmp_path_factory.mktemp("gangs"), isolation="best_effort")
+    try:
+        for name in NODES:
+            site.machine(name)
+        watch = Watch(site.runner())
+        watch.registered(*NODES)
+        yield watch
+    finally:
+        site.close()
+
+
+def packages(name: str, found: dict[str, importlib.metadata.Distribution]) -> None:
+    """Add a package and what it requires."""
+    name = re.sub(r"[-_.]+", "-", name).lower()
+    if name in found:
+        return
+    try:
+        found[name] = importlib.metadata.distribution(name)
+    except importlib.metadata.PackageNotFoundError:  # of another version of Python
+        return
+    for each in found[name].requires or ():
+        if "extra ==" not in each:
+            packages(re.split(r"[^A-Za-z0-9_.-]", each)[0], found)
+
+
+def work_directory(path: Path, names: tuple[str, ...] = (), programs: Mapping[str, str] | None = None) -> str:
+    """An archive with installed packages, and programs in bin/."""
+    found: dict[str, importlib.metadata.Distribution] = {}
+    for name in names:
+        packages(name, found)
+    with tarfile.open(path, "w:gz", compresslevel=1) as tar:
+        for each in found.values():
+            for file in each.files or ():
+                if not str(file).startswith("..") and "tests" not in file.parts:
+                    tar.add(str(file.locate()), arcname=str(file), recursive=False)
+        for name, text in (programs or {}).items():
+            entry = tarfile.TarInfo(f"bin/{name}")
+            entry.mode, entry.size = 0o755, len(text)
+            tar.addfile(entry, io.BytesIO(text.encode()))
+    return str(path)
+
+
+def gang(framework: str, *command: str, workdir: str | None = None) -> list[UnitSpec]:
+    """The units of a gang on both machines."""
+    nodes, attempt = NODES, new_unit_id().rpartition(".")[0]
+    return [
+        UnitSpec(
+            id=f"{attempt}.{rank}_mark", instance_id=name, rank=rank, command=command, workdir=workdir, network="host",
+            resources=Resources(vcpus=2, memory_mib=512, disk_gib=0.2), framework=framework,  # type: ignore[arg-type]
+            peers=nodes, addresses=("127.0.0.1",) * len(nodes),
+            env={"PATH": "/job/bin:/usr/bin:/bin", "PYTHONPATH": "/job", "HCLOUD_NODES": str(len(nodes))},
+        )
+        for rank, name in enumerate(nodes)
+    ]  # fmt: skip
+
+
+def run(watch: Watch, units: list[UnitSpec]) -> list[int | None]:
+    """Start a gang; return each rank's exit code."""
+    assert {each.outcome for each in watch.runner.start(units).values()} == {"started"}
+    return [watch.ended(unit).exit_code for unit in units]
+
+
+@needs_bwrap
+@needs_same_python
+def test_dask_runs_the_command_as_client_of_workers_on_all_nodes(watch: Watch, tmp_path: Path) -> None:
+    dask = '#!/bin/sh\nexec python3 -m dask "$@"\n'
+    archive = work_directory(tmp_path / "dask.tar.gz", ("distributed",), {"dask": dask})
+    units = gang("dask", "python3", "-c", DASK_CLIENT, workdir=archive)
+    assert run(watch, units) == [7, 0], watch.output(units[0], "stderr")
+    assert watch.output(units[0]) == "['rank-0', 'rank-1'] 4950 tls\n"
+
+
+@needs_bwrap
+@needs_same_python
+@needs_mpirun
+def test_mpi_runs_processes_on_all_nodes_and_ends_with_their_exit_code(watch: Watch, tmp_path: Path) -> None:
+    archive = work_directory(tmp_path / "mpi.tar.gz", ("mpi4py",))
+    units = gang("mpi", "python3", "-c", MPI_PROGRAM, workdir=archive)
+    assert run(watch, units) == [3, 0], watch.output(units[0], "stderr")
+    told = sorted(watch.output(units[0]).splitlines())
+    assert told == [f"{rank} of 4 on node {rank // 2} sum 10" for rank in range(4)]
+
+
+@needs_bwrap
+def test_torchrun_is_called_on_each_node_with_the_address_of_the_first(watch: Watch, tmp_path: Path) -> None:
+    program = '#!/bin/sh\necho "$@" at $MASTER_ADDR:$MASTER_PORT $NODE_RANK/$NNODES; exit 5\n'
+    archive = work_directory(tmp_path / "torch.tar.gz", programs={"torchrun": program})
+    units = gang("torchrun", "train.py", "--lr", "1", workdir=archive)
+    assert run(watch, units) == [5, 5]
+    told = [watch.output(unit).strip() for unit in units]
+    port = told[0].partition("--master_port=")[2].partition(" ")[0]
+    for rank, line in enumerate(told):
+        where = f"--nnodes=2 --node_rank={rank} --master_addr=127.0.0.1 --master_port={port}"
+        assert line == f"{where} train.py --lr 1 at 127.0.0.1:{port} {rank}/2"
+
+
+def test_torchrun_runs_what_is_no_script_of_python_as_a_program(tmp_path: Path) -> None:
+    first = rank_of(tmp_path, 0, gang_pem(b"key", "job-1.1_a"), 20_000)
+    assert torchrun_command(first, ("sh", "-c", "train"), 1)[-4:] == ["--no-python", "sh", "-c", "train"]
+
+
+@needs_bwrap
+def test_a_missing_program_is_named(watch: Watch) -> None:
+    units = gang("torchrun", "train.py")
+    watch.runner.start(units)
+    for record in map(watch.ended, units):
+        assert record.cause is FailureCause.START_REFUSED
+        assert record.detail == "framework torchrun: there is no program torchrun on this instance"
+
+
+@needs_bwrap
+def test_a_gang_that_waits_for_a_rank_ends_when_it_is_stopped(watch: Watch, tmp_path: Path) -> None:
+    archive = work_directory(tmp_path / "torch.tar.gz", programs={"torchrun": "#!/bin/sh\n"})
+    units = gang("torchrun", "train.py", workdir=archive)
+    watch.runner.start(units[:1])
+    watch.running(units[0])
+    watch.runner.stop({units[0].id: units[0].instance_id}, cause=FailureCause.EVICTED)
+    assert watch.ended(units[0]).cause is FailureCause.EVICTED
+
+
+def test_the_certificate_of_an_attempt_is_always_the_same_and_no_other_s() -> None:
+    assert gang_pem(b"key", "job-7.1_a") == gang_pem.__wrapped__(b"key", "job-7.1_a")
+    assert len({gang_pem(b"key", "job-7.1_a"), gang_pem(b"key", "job-7.2_a"), gang_pem(b"yek", "job-7.1_a")}) == 3
+    assert gang_of("job-7.1.0_a") == gang_of("job-7.1.12_a") == "job-7.1_a" != gang_of("job-7.1.0_b")
+    assert 20_000 <= gang_port("job-7.1_a") < 30_000
+
+
+def rank_of(folder: Path, rank: int, pem: str, port: int) -> Gang:
+    """One rank's launcher, in this process."""
+    given = {"HCLOUD_RANK": str(rank), "HCLOUD_NODES": "2", "HCLOUD_GANG_ADDRESSES": "127.0.0.1,127.0.0.1"}
+    given |= {"HCLOUD_GANG_PEM": pem, "HCLOUD_GANG_PORT": str(port)}
+    given |= {"TMPDIR": str(folder), "HCLOUD_VCPUS": "0.5", "HCLOUD_MEMORY_MIB": "64"}
+    return Gang(given)
+
+
+def connected(port: int) -> socket.socket | None:
+    """A connection to that port; None: nothing listens there yet."""
+    with suppress(OSError):
+        return socket.create_connection(("127.0.0.1", port))
+    return None
+
+
+def test_another_gang_at_the_same_port_is_passed_by_and_let_in_by_none(tmp_path: Path) -> None:
+    port = free_port()
+    ours, theirs = gang_pem(b"key", "job-1.1_a"), gang_pem(b"key", "job-2.1_a")
+    their_first, our_first = rank_of(tmp_path, 0, theirs, port), rank_of(tmp_path, 0, ours, port)
+    threads = [threading.Thread(target=each.accept, daemon=True) for each in (their_first, our_first)]
+    for each in threads:
+        each.start()
+    with wait_until(lambda: connected(port), PATIENCE_S) as stranger:  # says nothing at all
+        line = rank_of(tmp_path, 1, ours, port).connect()
+        assert isinstance(line, Line)
+        threads[1].join()
+        assert set(our_first.others) == {1} and not their_first.others and stranger
+    our_first.others[1].say(end=True)
+    assert line.hear(5.0) == {"end": True}
+    late = rank_of(tmp_path, 1, ours, port)
+    late.stopping.set()
+    with pytest.raises(Stopped):
+        late.connect()
+    rank_of(tmp_path, 1, theirs, port).connect()
+    for each in threads:
+        each.join()
