@@ -73,6 +73,7 @@ from hcloud.spec.policy import Budgets, Caps
 from hcloud.store import Store
 from hcloud.web import WebPages
 from hcloud.wiring import (
+    bucket_access,
     build_controller,
     build_gateway,
     build_outboxes,
@@ -225,6 +226,8 @@ class Daemon:
                 archive.on_done = self._wake.set
             if (checkpoints := self.controller.observer.units.checkpoints) is not None:
                 checkpoints.on_done = self._wake.set
+            if (inputs := self.controller.applier.units.inputs) is not None:
+                inputs.on_done = self._wake.set
             if isinstance(self.runner, NewsSource):
                 threading.Thread(target=self._await_news, args=(self.runner,), name="news", daemon=True).start()
             for outbox in self.outboxes:
@@ -542,6 +545,7 @@ class Daemon:
             admit=self._admit,
             accept=self._accept,
             seal=self._keys.seal,
+            buckets=bucket_access(self.config, self.clock),
             seen_at=lambda: self.controller.observer.seen_at,
             telemetry=self.telemetry,
             snapshot=lambda: self.controller.last_snapshot,

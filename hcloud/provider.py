@@ -369,6 +369,10 @@ class UnitSpec:
     """If set, the unit measures the command instead of running it once; the findings are in its exit record."""
     refusal: str = ""
     """Why the unit must never start; the runner refuses it with this text, unless it was started before."""
+    refusal_cause: FailureCause = FailureCause.START_REFUSED
+    """The cause of failure that goes with it."""
+    inputs: str | None = None
+    """Path of a list (JSON) on the daemon's host of what its machine fetches into the work directory."""
     outputs: tuple[str, ...] = ()
     """Patterns of files below its work directory that are wanted once it has ended."""
     checkpoint: Checkpoint | None = None
@@ -491,6 +495,8 @@ class StartResult:
     certainly started nothing, as the worker does not respond."""
     detail: str = ""
     """Why it was refused, or not sent."""
+    cause: FailureCause = FailureCause.START_REFUSED
+    """The cause of failure of a unit that was refused."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

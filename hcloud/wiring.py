@@ -14,6 +14,7 @@ import numpy as np
 from hcloud.apply import Applier
 from hcloud.apply.kept_checkpoints import CHECKPOINTS_FOLDER
 from hcloud.apply.unit_index import UnitIndex
+from hcloud.buckets import BucketAccess, BucketGrant, InputPreparer
 from hcloud.catalog import AwsPrices, CatalogFiles, GcpPrices, Limits, PriceSource, Refreshed, refresh, sources
 from hcloud.classifier.library import Library
 from hcloud.config import (
@@ -27,6 +28,7 @@ from hcloud.config import (
     resolve_secret,
 )
 from hcloud.controller import Controller
+from hcloud.core.bucket_urls import parse_bucket_url
 from hcloud.core.clock import Clock
 from hcloud.core.errors import ConfigError, ProviderUnavailable
 from hcloud.fake_runner.runner import FakeRunner
@@ -286,6 +288,30 @@ def _observer(
     return Observer(store=store, clock=clock, instances=instances, units=units, unit_index=unit_index)
 
 
+def bucket_access(config: Config, clock: Clock) -> BucketAccess:
+    """Return the buckets that jobs may use. Asks nothing yet."""
+    grants = [
+        BucketGrant(
+            url=parse_bucket_url(each.url),
+            users=frozenset(each.users),
+            may_write=each.access == "read_write",
+            endpoint=each.endpoint,
+            region=each.region,
+            profile=each.profile,
+        )
+        for each in config.files.buckets
+    ]
+    return BucketAccess(grants, clock)
+
+
+def _input_preparer(config: Config, clock: Clock) -> InputPreparer | None:
+    if config.engine.programs == "simulated":
+        return None
+    preparer = InputPreparer(config.state_dir / "inputs", bucket_access(config, clock))
+    preparer.clear()
+    return preparer
+
+
 def _applier(
     config: Config,
     store: Store,
@@ -306,6 +332,7 @@ def _applier(
         checkpoints_dir=config.state_dir / CHECKPOINTS_FOLDER,
         unit_index=unit_index,
         unseal=keys.unseal,
+        inputs=_input_preparer(config, clock),
     )
 
 

@@ -13,6 +13,7 @@ from fastapi import Depends, Request
 from hcloud.api.auth import Caller
 from hcloud.api.telemetry import Telemetry
 from hcloud.api.turns import LongWork
+from hcloud.buckets import BucketAccess
 from hcloud.core.clock import Clock
 from hcloud.core.errors import BadInput, SecretUnreadable
 from hcloud.core.estimates import Classification
@@ -168,6 +169,8 @@ class ApiContext:
     """Accepts changes that wait, for an actor. Raises BadInput if other ones wait."""
     seal: Callable[[str, Mapping[str, str]], Mapping[str, str]] = _seal_nothing
     """Encrypts a user's secrets, by name of the variable. Raises SecretUnreadable if the key cannot be used."""
+    buckets: BucketAccess | None = None
+    """What is in buckets of which users; None: there are none."""
     seen_at: Callable[[], Mapping[InstanceId, float]] = dict
     """Returns when workers last answered (Unix seconds), by instance."""
     snapshot: Callable[[], Snapshot] = lambda: Snapshot(now=0.0)

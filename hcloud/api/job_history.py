@@ -55,6 +55,8 @@ class JobTimeline:
     none."""
     fair_share: str
     """What its owner used lately, which orders waiting jobs of one priority; "" without fair share."""
+    inputs: str
+    """What it finds in its work directory, for its owner; "" if nothing that machines fetch."""
     checkpoint: str
     """What is kept for its next attempt; "" if it has ended, or keeps no checkpoints."""
     lines: tuple[str, ...]
@@ -79,6 +81,7 @@ def build_timeline(
     planned_start: str = "",
     critical_path: str = "",
     fair_share: str = "",
+    inputs: str = "",
     checkpoint: str = "",
 ) -> JobTimeline:
     """Return the timeline of ``job`` from the event log; unless ``whole``, without what only its owner may see.
@@ -101,7 +104,8 @@ def build_timeline(
     steps = tuple(_step(job, line) for line in timeline)
     state = job.outcome if job.outcome.startswith(job.state) else f"{job.state}, {job.outcome}".removesuffix(", ")
     heading = f"{job.id} {job.spec.name} of {job.spec.user}: {state}"
-    heads = tuple(each for each in (heading, run_time, planned_start, critical_path, fair_share, checkpoint) if each)
+    about = (heading, run_time, planned_start, critical_path, fair_share, inputs, checkpoint)
+    heads = tuple(each for each in about if each)
     lines = (*heads, *(f"{step.after_s:>9.1f} s  {step.text}" for step in steps))
     return JobTimeline(
         job=job.id,
@@ -112,6 +116,7 @@ def build_timeline(
         planned_start=planned_start,
         critical_path=critical_path,
         fair_share=fair_share,
+        inputs=inputs,
         checkpoint=checkpoint,
         lines=lines,
     )

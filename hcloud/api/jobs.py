@@ -24,6 +24,7 @@ from hcloud.api.schemas import JobView, PlannedJob, SubmittedJob, submitted_job
 from hcloud.api.unit_logs import LogPart, LogQuery, poll_until, read_log_part
 from hcloud.api.uploads import touch_archive
 from hcloud.apply.kept_checkpoints import kept_checkpoint
+from hcloud.buckets import BucketProblem
 from hcloud.core.dependencies import DependencyError, Ending, Upstream, holds, resolve_names
 from hcloud.core.errors import BadInput, ConfigError, NotFound, Refused
 from hcloud.core.model import JOB_ENDED, JOB_ON_INSTANCE, Job, JobSpec, JobState
@@ -40,6 +41,7 @@ _log = logging.getLogger("hcloud")
 router = APIRouter(prefix="/v1", tags=["jobs"], route_class=JsonRoute)
 MAX_JOBS_PER_REQUEST = 10_000
 LOG_PART_BYTES = 256 * 1024
+INPUTS_SHOWN = 5
 _PLANNED = TypeAdapter(list[PlannedJob])
 
 
@@ -124,6 +126,13 @@ def build_spec(context: ApiContext, caller: Caller, index: int, job: JobFile) ->
         job.secret_values()  # all there
     except ConfigError as error:
         raise BadInput(f"body[{index}].job.{error}") from error
+    if context.buckets is not None:
+        # What it waits for, or another run of it, may only write them.
+        exist = not spec.after and job.schedule is None
+        try:
+            context.buckets.check_inputs(spec.inputs, spec.user, spec.resources.disk_gib, exist=exist)
+        except BucketProblem as error:
+            raise BadInput(f"body[{index}].job.{error}") from error
     if spec.workdir_sha256 is not None and not touch_archive(context.uploads_dir, spec.workdir_sha256, caller):
         raise BadInput(
             f"body[{index}].job.workdir_sha256: archive {spec.workdir_sha256} has not been uploaded by you; "
@@ -231,8 +240,17 @@ def timeline_of(context: ApiContext, caller: Caller, job_id: str) -> JobTimeline
         planned_start=planned_start,
         critical_path=path,
         fair_share=context.fair_share(job.spec) if waits else "",
+        inputs=_input_words(job) if caller.may_see(job.spec.user) else "",
         checkpoint=_checkpoint_words(context, job, now),
     )
+
+
+def _input_words(job: Job) -> str:
+    """Return one line about what machines fetch for a job; empty if nothing."""
+    inputs = job.spec.inputs
+    named = [f"{each.to} from {each.source}" for each in inputs[:INPUTS_SHOWN]]
+    more = [f"{len(inputs) - INPUTS_SHOWN} more"] if len(inputs) > INPUTS_SHOWN else []
+    return f"inputs: {', '.join([*named, *more])}" if inputs else ""
 
 
 def _checkpoint_words(context: ApiContext, job: Job, now: float) -> str:

@@ -19,6 +19,7 @@ from hcloud.apply.jobs import classify, correct, enqueue, finish, make_tasks, ma
 from hcloud.apply.machines import LaunchBudgetView, MachineActions, drain, emit_provider_error, on_demand_price, renew
 from hcloud.apply.unit_index import UnitIndex
 from hcloud.apply.units import UnitActions
+from hcloud.buckets import InputPreparer
 from hcloud.core.clock import Clock
 from hcloud.core.errors import InvalidTransition, NotFound, Refused, defect_text
 from hcloud.core.model import Instance, Intent, IntentKind, Offer, Resources, UnitId
@@ -115,10 +116,11 @@ class Applier:
         checkpoints_dir: Path | None = None,
         unit_index: UnitIndex | None = None,
         unseal: Callable[[str, Mapping[str, str]], Mapping[str, str]] | None = None,
+        inputs: InputPreparer | None = None,
     ) -> None:
         """Keep the ports; call none yet. ``unit_index`` may be shared with others that follow the same rows.
 
-        ``unseal`` decrypts a user's secrets by name.
+        ``unseal`` decrypts a user's secrets by name; ``inputs`` lists what machines fetch.
         """
         self.store = store
         self.clock = clock
@@ -129,6 +131,7 @@ class Applier:
         )
         if unseal is not None:
             self.units.unseal = unseal
+        self.units.inputs = inputs
         self._failed: list[Refusal] = []
         self._failures: dict[str, Failure] = {}
 

@@ -10,6 +10,8 @@ from typing import Any
 
 from hcloud.apply.kept_checkpoints import archive_of, kept_checkpoint
 from hcloud.apply.transitions import reason_fields, release_allocation, transition_job
+from hcloud.buckets import InputPreparer
+from hcloud.buckets.inputs import PreparedInputs
 from hcloud.core.clock import Clock
 from hcloud.core.cpu_topology import cpu_list
 from hcloud.core.errors import Refused, SecretUnreadable
@@ -39,6 +41,8 @@ from hcloud.store import LeaderLease, Store, Transaction
 LOOPBACK = "127.0.0.1"
 START_RETRY_S = 2.0
 STOP_RETRY_S = 10.0
+INPUTS_LOOK_S = 0.2
+"""So often it is looked whether the list of a job's inputs is made."""
 
 
 def _unseal_nothing(user: str, sealed: Mapping[str, str]) -> Mapping[str, str]:
@@ -58,6 +62,8 @@ class UnitActions:
     """Where the last checkpoints of running jobs are; None: nowhere."""
     unseal: Callable[[str, Mapping[str, str]], Mapping[str, str]] = _unseal_nothing
     """Decrypts a user's secrets, by name of the variable. Raises SecretUnreadable."""
+    inputs: InputPreparer | None = None
+    """Lists what machines fetch; None: no programs run, so nothing is fetched."""
     epoch: int = 0
     """The leader's epoch under which plans are applied."""
     _unsent: dict[UnitId, int] = field(default_factory=dict)
@@ -125,6 +131,8 @@ class UnitActions:
             return []
         waiting = [a for a in attempt.allocations if a.started_at is None and not a.released]
         units = [self.unit_spec(job, attempt, allocation) for allocation in waiting]
+        if units and job.spec.inputs and self.inputs is not None:
+            units = _with_inputs(units, self.inputs.prepared(attempt.id, job.spec))
         return self._with_secrets(job, units) if units and job.spec.secrets else units
 
     def _with_secrets(self, job: Job, units: Sequence[UnitSpec]) -> list[UnitSpec]:
@@ -203,7 +211,7 @@ class UnitActions:
                 job = record_started(txn, job, allocation.rank, txn.now)
             elif result is not None and result.outcome == "refused":
                 job = release_allocation(
-                    txn, job, allocation.rank, ended_at=txn.now, cause=FailureCause.START_REFUSED, detail=result.detail
+                    txn, job, allocation.rank, ended_at=txn.now, cause=result.cause, detail=result.detail
                 )
             elif result is not None and result.outcome == "not_sent" and self._unsent.get(unit) == epoch:
                 not_sent.append(allocation)
@@ -212,11 +220,14 @@ class UnitActions:
         if not_sent:
             job = _take_back(txn, job, not_sent)
         if _start_pending(job):
-            txn.put_intent(replace(intent, tries=intent.tries + 1, retry_at=txn.now + START_RETRY_S))
+            wait_s = INPUTS_LOOK_S if job.spec.inputs and not results.keys() & units.keys() else START_RETRY_S
+            txn.put_intent(replace(intent, tries=intent.tries + 1, retry_at=txn.now + wait_s))
         else:
             txn.close_intent(intent.token)
             for unit in units:
                 self._unsent.pop(unit, None)
+            if self.inputs is not None:
+                self.inputs.drop(intent.token.split(":")[1])
 
     # -------------------------------------------------------------------------------------------------------- stopping
     def record_stop(self, txn: Transaction, action: StopAttempt) -> Intent | None:
@@ -555,3 +566,12 @@ def _with_ranks(job: Job, held: tuple[Allocation, ...], now: float) -> Attempt:
 def _candidate_text(each: Candidate) -> str:
     figures = (f"{value:.6g}" if value is not None else "" for value in (each.predicted, each.low, each.high))
     return "|".join((f"{each.column} {each.market}", f"{each.usd_per_h:.8g}", *figures, each.rejected))
+
+
+def _with_inputs(units: Sequence[UnitSpec], prepared: PreparedInputs) -> list[UnitSpec]:
+    """Return the units with the list of their inputs, or refused where there can be none; none while it is made."""
+    if prepared.is_pending:
+        return []
+    if prepared.problem:
+        return [replace(each, refusal=prepared.problem, refusal_cause=FailureCause.INPUTS) for each in units]
+    return [replace(each, inputs=str(prepared.path)) for each in units]

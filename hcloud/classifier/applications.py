@@ -83,7 +83,8 @@ def identify(spec: JobSpec) -> Identity:
     # Of secrets only the names: a digest of a value could be guessed.
     environment = tuple(sorted(spec.env.items())) + tuple((name, "") for name in spec.secrets)
     workdir = spec.workdir_content_sha256 or spec.workdir_sha256
-    return _identify(spec.user, spec.image, spec.command, spec.setup, workdir, environment)
+    inputs = tuple((each.source, each.to) for each in spec.inputs)
+    return _identify(spec.user, spec.image, spec.command, spec.setup, workdir, environment, inputs)
 
 
 @lru_cache(maxsize=50_000)
@@ -94,6 +95,7 @@ def _identify(
     setup: str | None,
     workdir_sha256: str | None,
     environment: tuple[tuple[str, str], ...],
+    inputs: tuple[tuple[str, str], ...],
 ) -> Identity:
     words = programs_of(command) + ([image] if image else [])
     line = " ".join(words)
@@ -105,9 +107,8 @@ def _identify(
         else f"{readable[:PROGRAM_CHARS]}.{_digest(line)[:8]}"
     )
     owner = "".join(each if each.isprintable() else "?" for each in user)
-    return Identity(
-        program=f"{owner}:{short}", input=_digest([command, setup, workdir_sha256, environment, user, image])
-    )
+    parts = [command, setup, workdir_sha256, environment, user, image, *([inputs] if inputs else [])]
+    return Identity(program=f"{owner}:{short}", input=_digest(parts))
 
 
 def _digest(value: object) -> str:

@@ -31,8 +31,8 @@ def job() -> None:
 def check(files: tuple[Path, ...], form: str) -> None:
     """Check job FILES (-: standard input) and say in plain words what they ask for; nothing is submitted.
 
-    Links in work directories are checked too. What machines there are is not known here: `hcloud submit --dry-run`
-    says whether a job can run.
+    Links in work directories and inputs of this machine are checked too. What machines there are, and what buckets
+    hold, is not known here: `hcloud submit --dry-run` says whether a job can run.
     """
     now = SystemClock().now()
 
@@ -51,13 +51,16 @@ def schema() -> None:
 
 
 def _check_links(file: Path, jobs: tuple[JobFile, ...]) -> None:
-    from hcloud.client.workdir import check_links
+    from hcloud.client.workdir import check_links, local_inputs
 
-    for directory in sorted({each.workdir for each in jobs if each.workdir is not None}):
+    for each in jobs:
+        local, _ = local_inputs({"inputs": each.inputs})
+        if each.workdir is None and not local:
+            continue
         try:
-            check_links(Path(directory))
+            check_links(Path(each.workdir) if each.workdir is not None else None, local)
         except BadInput as error:
-            raise ConfigError(str(error), where=f"{file}: workdir") from error
+            raise ConfigError(str(error), where=f"{file}: {'workdir' if not local else each.name}") from error
 
 
 def _described(jobs: tuple[JobFile, ...]) -> dict[str, Any]:
@@ -82,6 +85,9 @@ def _summary(asked: JobFile) -> Iterator[str]:
         yield f"  starts once {', '.join(f'{name} has {ending}' for name, ending in asked.after.items())}"
     if asked.framework is not None:
         yield f"  runs in {asked.framework}, which is started on all nodes"
+    for each in asked.inputs:
+        how = "uploaded with the job" if each.is_local else "fetched by each machine"
+        yield f"  input {each.to} from {each.source}, {how}"
     if asked.checkpoint is not None:
         signal = f", after {asked.checkpoint.signal}" if asked.checkpoint.signal else ""
         kept = f"{asked.checkpoint.path}, kept every {span(asked.checkpoint.every)}{signal}"

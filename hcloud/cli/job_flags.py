@@ -37,6 +37,8 @@ _OPTIONS = (
     click.option("--env-file", type=click.Path(path_type=Path), help="File of NAME=value lines."),
     click.option("--tag", "-t", multiple=True, metavar="NAME=VALUE", help="Tag that reports can group by."),
     click.option("--priority", type=WholeRange(), help="Higher goes first (-1000 to 1000)."),
+    click.option("--input", "inputs", multiple=True, metavar="FROM[=TO]",
+                 help="File or folder, here or s3://, gs://, that it finds in its work directory (repeatable)."),
     click.option("--outputs", "outputs", multiple=True, metavar="PATTERN",
                  help="Files to bring back, such as results/ or '*.csv' (repeatable)."),
     click.option("--checkpoint", metavar="PATH",
@@ -133,8 +135,8 @@ def _where(path: Sequence[str | int]) -> str:
              "name": "--name", "nodes": "--nodes", "max_runtime": "--max-runtime", "retries": "--retries",
              "percentile": "--percentile", "priority": "--priority", "setup": "--setup", "zones": "--zone",
              "labels": "--label", "array": "--array", "apart_from": "--apart-from", "instance_types": "--type",
-             "outputs": "--outputs", "checkpoint": "--checkpoint", "after": "--after", "cron": "--cron",
-             "timezone": "--timezone"}  # fmt: skip
+             "inputs": "--input", "outputs": "--outputs", "checkpoint": "--checkpoint", "after": "--after",
+             "cron": "--cron", "timezone": "--timezone"}  # fmt: skip
     key = next((str(part) for part in reversed(path) if str(part) in named), "")
     return f"{key_path(tuple(path))} ({named[key]})" if key else key_path(tuple(path))
 
@@ -155,6 +157,8 @@ def _changes(mapping: Mapping[str, Any], flags: Mapping[str, Any]) -> dict[str, 
     for name in ("instance_types", "outputs"):
         if flags.get(name):
             changes[name] = list(flags[name])
+    if flags.get("inputs"):
+        changes["inputs"] = [*mapping.get("inputs", ()), *map(_input, flags["inputs"])]
     if flags.get("checkpoint") is not None:
         stated = mapping.get("checkpoint")
         more = stated if isinstance(stated, Mapping) else {}
@@ -216,6 +220,18 @@ def _directory(path: Path) -> str:
     if not directory.is_dir():
         raise BadInput(f"--workdir: {directory} is no directory")
     return str(directory)
+
+
+def _input(text: str) -> dict[str, str]:
+    source, equals, to = text.rpartition("=")
+    if not equals:
+        source, to = text, ""
+    if "://" not in source:
+        path = Path(source).expanduser()
+        if not path.exists():
+            raise BadInput(f"--input: there is no file or folder {source}")
+        source = str(path.absolute())
+    return {"from": source, **({"to": to} if equals else {})}
 
 
 def _environment(flags: Mapping[str, Any]) -> dict[str, Any]:

@@ -166,26 +166,16 @@ def run(
 def _jobs(
     ctx: click.Context, client: Connection, files: Sequence[Path], flags: Mapping[str, Any], *, upload: bool
 ) -> tuple[list[dict[str, Any]], list[Path]]:
-    """Return the jobs as the API takes them, their work directories uploaded, or only checked; and each one's work
-    directory (without one: here)."""
+    """Return the jobs as the API takes them, their work directories and inputs of this machine uploaded, or only
+    checked; and each one's work directory (without one: here)."""
     from hcloud.cli.transfer_bar import transfer_bar
-    from hcloud.client.workdir import check_links, upload_workdir
+    from hcloud.client.workdir import with_files_sent
 
     jobs = mappings_of_jobs(files, ctx.meta.get("hcloud.command"), flags)
-    sent: dict[str, dict[str, str]] = {}
+    sent: dict[tuple[Any, ...], dict[str, str]] = {}
     folders = [Path(job.get("workdir") or ".") for job in jobs]
-    for job in jobs:
-        directory = job.pop("workdir", None)
-        if directory is None:
-            continue
-        if not upload:  # a dry run decides the same without the directory
-            check_links(Path(directory))
-            continue
-        if directory not in sent:
-            limit_bytes = int(client.get("/v1/status")["max_upload_bytes"])
-            sent[directory] = upload_workdir(client, Path(directory), limit_bytes, transfer_bar)
-        job |= sent[directory]
-    return jobs, folders
+    # A dry run decides the same without the directories.
+    return [with_files_sent(client, job, sent, transfer_bar, upload=upload) for job in jobs], folders
 
 
 def _submitted_line(job: Mapping[str, Any]) -> str:

@@ -10,7 +10,7 @@ from typing import Any, Self
 from hcloud.client.connection import Connection, Endpoint, find_endpoint
 from hcloud.client.futures import JobFuture, JobWatcher, task_futures
 from hcloud.client.submission import batch_size, posted, send
-from hcloud.client.workdir import upload_workdir
+from hcloud.client.workdir import with_files_sent
 from hcloud.core.errors import BadInput
 
 
@@ -60,8 +60,8 @@ class Client:
     def submit(self, job: Mapping[str, Any] | None = None, /, **keys: Any) -> JobFuture:
         """Submit a job, or an array as one, described as in a job file; ``keys`` win over ``job``.
 
-        A ``workdir`` is sent along. A lost connection submits nothing twice. Raises BadInput if something is wrong
-        with it (named), Refused, DaemonUnreachable.
+        A ``workdir``, and ``inputs`` of this machine, are sent along. A lost connection submits nothing twice. Raises
+        BadInput if something is wrong with it (named), Refused, DaemonUnreachable.
         """
         return self.submit_all([{**(job or {}), **keys}])[0]
 
@@ -88,7 +88,7 @@ class Client:
 
     def plan(self, *jobs: Mapping[str, Any]) -> list[Mapping[str, Any]]:
         """Return what the next plan would do with jobs, and at what price; nothing is submitted."""
-        documents = [_without_workdir(each) for each in jobs]
+        documents = [with_files_sent(self._connection, each, {}, upload=False) for each in jobs]
         size, planned = batch_size(documents), list[Mapping[str, Any]]()
         for start in range(0, len(documents), size):
             planned += posted(self._connection, "/v1/plan", [{"job": each} for each in documents[start : start + size]])
@@ -96,19 +96,8 @@ class Client:
 
     def _documents(self, jobs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         """Return jobs as the API takes them, their work directories sent."""
-        sent: dict[str, dict[str, str]] = {}
-        documents = list[dict[str, Any]]()
-        for job in jobs:
-            document = _without_workdir(job)
-            document.setdefault("name", "job")
-            if (directory := job.get("workdir")) is not None:
-                folder = str(directory)
-                if folder not in sent:
-                    limit_bytes = int(self._connection.get("/v1/status")["max_upload_bytes"])
-                    sent[folder] = upload_workdir(self._connection, Path(folder), limit_bytes)
-                document |= sent[folder]
-            documents.append(document)
-        return documents
+        sent: dict[tuple[Any, ...], dict[str, str]] = {}
+        return [{"name": "job", **with_files_sent(self._connection, job, sent)} for job in jobs]
 
     # ------------------------------------------------------------------------------------------------------------- jobs
     def job(self, job_id: str) -> JobFuture:
@@ -145,7 +134,3 @@ class Client:
         """Return a report as ``hcloud report NAME -o json`` prints it: cost, performance, utilisation, decisions ..."""
         found: Mapping[str, Any] = self._connection.get(f"/v1/reports/{name}", **parameters)
         return found
-
-
-def _without_workdir(job: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in job.items() if key != "workdir"}

@@ -1,4 +1,4 @@
-"""Work directories: packed with their times, and sent once."""
+"""Work directories, and inputs of the submitter's machine: packed with their times, and sent once."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import json
 import os
 import tarfile
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import IO, Any
@@ -22,8 +23,94 @@ IGNORE_FILE = ".hcloudignore"
 ALWAYS_IGNORED = (".git", "__pycache__")
 
 
-def upload_workdir(client: Connection, directory: Path, limit_bytes: int, shown: Transfer = no_bar) -> dict[str, str]:
-    """Pack ``directory``, send it unless the daemon has it already, and return the fields of a job that name it.
+@dataclass(frozen=True, slots=True)
+class LocalInput:
+    """A file or folder of this machine that is to be in the work directory."""
+
+    path: Path
+    to: str
+
+    def members(self) -> Iterator[_Member]:
+        """Yield what is packed of it. Raises BadInput: it is not there."""
+        path = self.path.resolve()
+        if path.is_dir():
+            folder = "" if self.to == "." else f"{self.to.rstrip('/')}/"
+            for each in _walk(path, path, _ignored(path)):
+                yield _Member(f"{folder}{each.relative_to(path)}", each, path)
+        elif path.is_file():
+            is_folder = self.to == "." or self.to.endswith("/")
+            yield _Member(
+                f"{self.to}/{self.path.name}".replace("//", "/").removeprefix("./") if is_folder else self.to,
+                path,
+                path.parent,
+            )
+        else:
+            raise BadInput(f"the input {self.path} is neither a file nor a folder of this machine")
+
+
+@dataclass(frozen=True, slots=True)
+class _Member:
+    name: str
+    path: Path
+    top: Path
+    """Links must not lead out of it."""
+
+
+def with_files_sent(
+    client: Connection,
+    job: Mapping[str, Any],
+    sent: dict[tuple[Any, ...], dict[str, str]],
+    shown: Transfer = no_bar,
+    *,
+    upload: bool = True,
+) -> dict[str, Any]:
+    """Return a job as the API takes it: its work directory, and inputs of this machine, sent, or else only checked.
+
+    ``sent``: fields of what was sent before; it is added to. Raises BadInput.
+    """
+    document = {key: value for key, value in job.items() if key not in ("workdir", "inputs")}
+    local, others = local_inputs(job)
+    if others:
+        document["inputs"] = others
+    workdir = job.get("workdir")
+    if workdir is None and not local:
+        return document
+    directory = Path(str(workdir)) if workdir is not None else None
+    if not upload:
+        check_links(directory, local)
+        return document
+    key = (directory, *local)
+    if key not in sent:
+        limit_bytes = int(client.get("/v1/status")["max_upload_bytes"])
+        sent[key] = upload_workdir(client, directory, limit_bytes, shown, local)
+    return document | sent[key]
+
+
+def local_inputs(job: Mapping[str, Any]) -> tuple[list[LocalInput], list[dict[str, str]]]:
+    """Return a job's inputs of this machine, and the others as the API takes them. Raises BadInput."""
+    from hcloud.spec.file_parts import InputPart, input_from_text
+    from hcloud.spec.validation import key_path, parse
+
+    local, others = list[LocalInput](), list[dict[str, str]]()
+    for index, each in enumerate(job.get("inputs") or ()):
+        plain = each if isinstance(each, InputPart) else input_from_text(each)
+        part = parse(InputPart, plain, lambda path, at=index: key_path(("inputs", at, *path)))  # type: ignore[misc]
+        if part.is_local:
+            local.append(LocalInput(Path(part.source).expanduser().absolute(), part.to))
+        else:
+            others.append({"from": part.source, "to": part.to})
+    return local, others
+
+
+def upload_workdir(
+    client: Connection,
+    directory: Path | None,
+    limit_bytes: int,
+    shown: Transfer = no_bar,
+    inputs: Sequence[LocalInput] = (),
+) -> dict[str, str]:
+    """Pack ``directory`` and ``inputs``, send them unless the daemon has them already, and return the fields of a job
+    that name them.
 
     ``shown`` shows how far the transfer has got.
 
@@ -31,7 +118,7 @@ def upload_workdir(client: Connection, directory: Path, limit_bytes: int, shown:
         BadInput: it cannot be read, has a link that leads outside, or is larger than ``limit_bytes`` when packed.
     """
     with tempfile.TemporaryFile(prefix="hcloud-workdir-") as archive:
-        content_sha256 = pack(directory, archive, limit_bytes)
+        content_sha256 = pack(directory, archive, limit_bytes, inputs)
         size = archive.tell()
         archive.seek(0)
         sha256 = hashlib.file_digest(archive, "sha256").hexdigest()
@@ -39,13 +126,13 @@ def upload_workdir(client: Connection, directory: Path, limit_bytes: int, shown:
             client.get(f"/v1/uploads/{sha256}")
         except NotFound:
             archive.seek(0)
-            with shown(f"uploading {directory}", size) as advance:
+            with shown(f"uploading {directory or inputs[0].path}", size) as advance:
                 client.put_file(f"/v1/uploads/{sha256}", _chunks(archive, advance), size)
     return {"workdir_sha256": sha256, "workdir_content_sha256": content_sha256}
 
 
-def pack(directory: Path, archive: IO[bytes], limit_bytes: int) -> str:
-    """Write ``directory`` as tar.gz, and return a digest of what it holds, without the times of files.
+def pack(directory: Path | None, archive: IO[bytes], limit_bytes: int, inputs: Sequence[LocalInput] = ()) -> str:
+    """Write ``directory`` and ``inputs`` as tar.gz, and return a digest of what they hold, without the times of files.
 
     Links to absolute paths inside become relative. ``.git``, ``__pycache__`` and what ``.hcloudignore`` names (one
     pattern per line) are left out.
@@ -53,33 +140,53 @@ def pack(directory: Path, archive: IO[bytes], limit_bytes: int) -> str:
     Raises:
         BadInput: it cannot be read, has a link that leads outside, or is larger than ``limit_bytes`` when packed.
     """
-    ignored = _ignored(directory)
-    bounded: Any = _Bounded(archive, limit_bytes, directory)
+    what = directory or inputs[0].path
+    bounded: Any = _Bounded(archive, limit_bytes, what)
     try:
         with (
             gzip.GzipFile(fileobj=bounded, mode="wb", mtime=0, filename="", compresslevel=6) as packed,
             tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as tar,
         ):
             digest = hashlib.sha256()
-            for path in _walk(directory, directory, ignored):
-                _add(tar, path, directory, digest)
+            for each in _members(directory, inputs):
+                _add(tar, each, digest)
     except OSError as error:
-        raise BadInput(f"cannot pack {directory}: {error.filename or ''}: {error.strerror}") from error
+        raise BadInput(f"cannot pack {what}: {error.filename or ''}: {error.strerror}") from error
     return digest.hexdigest()
 
 
-def check_links(directory: Path) -> None:
+def _members(directory: Path | None, inputs: Sequence[LocalInput]) -> Iterator[_Member]:
+    """Yield what is packed. Raises BadInput: two would have one name, or an input is not there."""
+    seen = dict[str, Path]()
+    if directory is not None:
+        for path in _walk(directory, directory, _ignored(directory)):
+            member = _Member(str(path.relative_to(directory)), path, directory)
+            if inputs:
+                seen[member.name] = path
+            yield member
+    for each in inputs:
+        for member in each.members():
+            before = seen.get(member.name)
+            if before is not None and before.is_dir() and member.path.is_dir():
+                continue
+            if before is not None:
+                raise BadInput(f"{member.path} and {before} would both be {member.name} in the work directory")
+            seen[member.name] = member.path
+            yield member
+
+
+def check_links(directory: Path | None, inputs: Sequence[LocalInput] = ()) -> None:
     """Check what :func:`pack` would refuse but the size, without reading files.
 
     Raises:
-        BadInput: a directory cannot be read, or a link leads outside.
+        BadInput: a directory cannot be read, an input is not there, or a link leads outside.
     """
     try:
-        for path in _walk(directory, directory, _ignored(directory)):
-            if path.is_symlink():
-                _link_inside(path, directory)
+        for each in _members(directory, inputs):
+            if each.path.is_symlink():
+                _link_inside(each.path, each.top)
     except OSError as error:
-        raise BadInput(f"cannot pack {directory}: {error.filename or ''}: {error.strerror}") from error
+        raise BadInput(f"cannot pack {directory or ''}: {error.filename or ''}: {error.strerror}") from error
 
 
 def _ignored(directory: Path) -> tuple[str, ...]:
@@ -104,13 +211,14 @@ def _walk(top: Path, directory: Path, ignored: tuple[str, ...]) -> Iterator[Path
             yield path
 
 
-def _add(tar: tarfile.TarFile, path: Path, top: Path, digest: hashlib._Hash) -> None:
-    member = tar.gettarinfo(path, arcname=str(path.relative_to(top)))
+def _add(tar: tarfile.TarFile, packed: _Member, digest: hashlib._Hash) -> None:
+    path = packed.path
+    member = tar.gettarinfo(path, arcname=packed.name)
     # User ids of this machine mean nothing on an instance.
     member.uid = member.gid = 0
     member.uname = member.gname = ""
     if member.issym():
-        member.linkname = _link_inside(path, top)
+        member.linkname = _link_inside(path, packed.top)
     content_sha256 = ""
     if member.isreg():
         with path.open("rb") as content:

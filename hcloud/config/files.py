@@ -186,6 +186,16 @@ def _job(document: Document, base: Path, now: float | None) -> JobFile:
         if not directory.is_dir():
             raise ConfigError(f"is not a directory: {file_name(directory)}", where=document.where(("workdir",)))
         changes["workdir"] = str(directory)
+    for index, each in enumerate(job.inputs):
+        if each.is_local and not (base / Path(each.source).expanduser()).exists():
+            raise ConfigError(
+                f"there is no file or folder {each.source}", where=document.where(("inputs", index, "from"))
+            )
+    if any(each.is_local for each in job.inputs):
+        changes["inputs"] = tuple(
+            each.model_copy(update={"source": str(base / Path(each.source).expanduser())}) if each.is_local else each
+            for each in job.inputs
+        )
     if job.env_file is not None:
         file = base / Path(job.env_file).expanduser()
         changes |= {"env_file": None, "env": {**read_env_file(file, document.where(("env_file",))), **job.env}}

@@ -19,6 +19,7 @@ from pydantic.dataclasses import dataclass
 
 from hcloud.config.locate import SOCKET_NAME, home_dir
 from hcloud.config.secrets import check_secret
+from hcloud.core.bucket_urls import parse_bucket_url
 from hcloud.core.units import NonEmptyText, Number, PositiveCount, PositiveMib, PositiveSeconds, Seconds, shown
 from hcloud.spec.validation import AtKey, nearest
 
@@ -308,6 +309,48 @@ class NotificationTarget:
             raise AtKey("key", "signs webhooks; Slack checks no signature; leave it out")
 
 
+def _check_bucket(text: str) -> str:
+    parse_bucket_url(text)
+    return text
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, config=_STRICT)
+class BucketSettings:
+    """A bucket, or a folder of it, that the daemon may use for jobs. Jobs can name no other."""
+
+    url: Annotated[NonEmptyText, AfterValidator(_check_bucket)]
+    """s3://BUCKET or gs://BUCKET, with a folder if only that may be used."""
+    users: tuple[NonEmptyText, ...] = ()
+    """Users whose jobs may use it; empty: all."""
+    access: Literal["read", "read_write"] = "read_write"
+    """read: for inputs only; read_write: also for outputs."""
+    endpoint: Url | None = None
+    """Address of the store as machines reach it too; null: Amazon's or Google's own."""
+    region: NonEmptyText | None = None
+    """Region of an S3 bucket; null: that of the AWS configuration files."""
+    profile: NonEmptyText | None = None
+    """Profile of the AWS configuration files; null: the default credential chain."""
+
+    def __post_init__(self) -> None:
+        for name in ("region", "profile"):
+            if self.url.startswith("gs://") and getattr(self, name) is not None:
+                raise AtKey(name, "is for s3:// only; leave it out")
+
+
+def _bucket_from_url(value: object) -> object:
+    return {"url": value} if isinstance(value, str) else value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, config=_STRICT)
+class FilesSettings:
+    """Files of jobs in buckets. Machines get URLs signed for single objects, never credentials."""
+
+    buckets: tuple[
+        Annotated[BucketSettings, BeforeValidator(_bucket_from_url, json_schema_input_type=BucketSettings | str)], ...
+    ] = ()
+    """Buckets that jobs may name in `inputs` and `outputs`: addresses, or mappings."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, config=_STRICT)
 class Config:
     """Configuration of one deployment."""
@@ -337,6 +380,8 @@ class Config:
     """Sources of prices."""
     retention: RetentionSettings = RetentionSettings()
     """How long records are kept."""
+    files: FilesSettings = FilesSettings()
+    """Files of jobs in buckets."""
     notifications: tuple[NotificationTarget, ...] = ()
     """Addresses to which messages about events go."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"

@@ -27,6 +27,7 @@ HCloudError
 `-- RunnerError
     |-- WorkerUnreachable    outcome unknown: ask again, or wait until the instance is confirmed gone
     `-- UnitRefused          certainly not started: the attempt may be ended
+        `-- InputsFailed     its inputs did not come; another try may get them
 """
 
 from __future__ import annotations
@@ -159,6 +160,10 @@ class WorkerUnreachable(RunnerError):
 
 class UnitRefused(RunnerError):
     """The worker certainly did not start the unit. The message says why."""
+
+
+class InputsFailed(UnitRefused):
+    """A unit's inputs could not be fetched."""
 
 
 def error_text(error: BaseException, *, with_type: bool = False) -> str:

@@ -15,4 +15,5 @@ class FailureCause(StrEnum):
     PREEMPTED = "preempted"  # the provider reclaimed the spot instance
     INSTANCE_LOST = "instance_lost"  # the instance failed or was confirmed gone
     START_REFUSED = "start_refused"  # the worker could not start it (command, sandbox, work directory)
+    INPUTS = "inputs"  # its inputs could not be listed or fetched
     EVICTED = "evicted"  # the planner stopped it (budget, drain, priority)

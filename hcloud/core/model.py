@@ -14,6 +14,7 @@ from types import MappingProxyType
 from typing import Literal
 
 from hcloud.core.arrays import TaskList, TaskRecord
+from hcloud.core.bucket_urls import BucketInput
 from hcloud.core.cpu_topology import CpuTopology
 from hcloud.core.dependencies import Dependency, Ending
 from hcloud.core.errors import InvalidTransition
@@ -242,7 +243,7 @@ class Retries:
     """How often each cause of failure is retried, and the back-off in between."""
 
     limits: Mapping[str, int] = field(
-        default_factory=lambda: {"preempted": 100, "instance_lost": 10, "evicted": 100, "start_refused": 1}
+        default_factory=lambda: {"preempted": 100, "instance_lost": 10, "evicted": 100, "start_refused": 1, "inputs": 3}
     )
     """Retries by :class:`FailureCause`; causes that are absent are not retried."""
     backoff_s: float = 5.0
@@ -274,6 +275,8 @@ class JobSpec:
     """Digest of the uploaded work directory; each node starts in a copy."""
     workdir_content_sha256: str | None = None
     """Digest of its files without their times; None: not known."""
+    inputs: tuple[BucketInput, ...] = ()
+    """Objects of buckets that each rank finds in its work directory."""
     outputs: tuple[str, ...] = ()
     """Patterns of files below the work directory that are brought back from each rank once it has ended."""
     checkpoint: Checkpoint | None = None

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from hcloud.core.errors import defect_text
-from hcloud.core.model import InstanceId
+from hcloud.core.model import FailureCause, InstanceId
 
 _log = logging.getLogger("hcloud")
 Answer = dict[str, Any]
@@ -255,12 +255,12 @@ class Calls:
             return {"refused": unreadable(archive, error)}
 
 
-def refused(command: Command, why: str) -> Command:
+def refused(command: Command, why: str, cause: str = FailureCause.START_REFUSED.value) -> Command:
     """Return the command by which a unit is never to start, in place of its start."""
     return Command(
         command.key,
         command.instance_id,
-        {"op": "refuse", "spec": command.request["spec"], "why": why},
+        {"op": "refuse", "spec": command.request["spec"], "why": why, "cause": cause},
         command.needs_sign_of_life,
         is_news=command.is_news,
     )

@@ -14,13 +14,15 @@ import select
 import signal
 import socket
 import time
-from collections.abc import Callable
+import traceback
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from hcloud.core.clock import Clock, SystemClock
-from hcloud.core.errors import UnitRefused
+from hcloud.core.errors import InputsFailed, UnitRefused, defect_text
 from hcloud.core.model import FailureCause
 from hcloud.core.task_runs import UnitTasks
 from hcloud.engine import gang_launcher, launch, profiling
@@ -39,6 +41,7 @@ from hcloud.engine.task_sequence import TASK_LAUNCHER, TaskSequence, woken_by_si
 from hcloud.engine.task_workdir import TaskWorkdir, empty, open_folders
 from hcloud.engine.unit import CHECKPOINT_ASKED, RESTORE, STOP_SIGNAL, WORKDIR, Unit, sync_directory
 from hcloud.engine.usage import descendants
+from hcloud.engine.wire import INPUTS
 from hcloud.provider import ExitRecord, UnitSpec
 
 MIB, GIB = 1 << 20, 1 << 30
@@ -48,7 +51,7 @@ WATCH_S = 0.5
 KILL_S = 5.0
 FULL_DISK_BYTES = MIB
 UNPACKING_BYTES = 512 * MIB
-"""Memory that unpacking may take: a header of an archive may claim any size."""
+"""Memory that unpacking and fetching may take: a header of an archive may claim any size."""
 
 
 class Keeper:
@@ -95,6 +98,8 @@ class Keeper:
         exit_code: int | None = None
         try:
             exit_code = self._run_all(self._prepare())
+        except InputsFailed as failed:
+            self._decide(FailureCause.INPUTS, str(failed))
         except UnitRefused as refused:
             self._decide(FailureCause.START_REFUSED, str(refused))
         except OSError as error:
@@ -129,6 +134,8 @@ class Keeper:
             image_root = mount_image(self._isolation, spec.image, self._unit.id)
             self._image_environment = image_environment(self._isolation, spec.image)
         self._unpack(self._unit.path / WORKDIR, root / "job", self._workdir_bytes)
+        if spec.inputs is not None:
+            self._fetch_inputs(root / "job")
         if spec.checkpoint is not None:
             # Another machine packed it: it may replace what the job keeps, not what it runs.
             self._unpack(
@@ -201,6 +208,57 @@ class Keeper:
         except OSError as error:
             return f"the work directory cannot be unpacked: {error.strerror}"
         return ""
+
+    def _fetch_inputs(self, job: Path) -> None:
+        """Fetch as the unit's own user, with its view of the network, until the unit is stopped or out of time."""
+        listed = self._unit.read(INPUTS)
+        if listed is None:
+            raise InputsFailed("its list of inputs is not here")
+        reader, writer = os.pipe()
+        child = os.fork()
+        if child == 0:
+            os.close(reader)
+            os.write(writer, self._fetch_as_user(listed, job).encode()[:4000])
+            os._exit(0)
+        os.close(writer)
+        message, is_over = b"", False
+        with os.fdopen(reader, "rb", buffering=0) as pipe:
+            while not is_over:
+                if select.select([pipe], [], [], self._patience())[0]:
+                    piece = pipe.read(4096)
+                    message, is_over = message + piece, not piece
+                elif self._stop_asked() or (self._deadline is not None and time.monotonic() >= self._deadline):
+                    os.kill(child, signal.SIGKILL)
+                    break
+        status = os.waitpid(child, 0)[1]
+        if self._spec.tasks is None:
+            (self._unit.path / INPUTS).unlink(missing_ok=True)
+        if message:
+            raise InputsFailed(message.decode(errors="replace"))
+        if self._stop_asked():
+            return
+        if self._deadline is not None and time.monotonic() >= self._deadline:
+            self._decide(FailureCause.TIMEOUT, "max_runtime ended while its inputs were fetched")
+            raise UnitRefused(self._detail)
+        if status:
+            raise InputsFailed(f"fetching its inputs ended with status {status}")
+
+    def _fetch_as_user(self, listed: Mapping[str, Any], job: Path) -> str:
+        try:
+            from hcloud.engine.inputs import fetch_listed  # TLS takes memory, which most units need not
+
+            launch.die_with_parent()
+            os.chdir(job)
+            resource.setrlimit(resource.RLIMIT_DATA, (UNPACKING_BYTES, UNPACKING_BYTES))
+            if self._isolation.root:
+                launch.become_user(self._uid)
+                launch.die_with_parent()  # another user takes that back
+            return fetch_listed(listed, int(self._spec.resources.disk_gib * GIB))
+        except OSError as error:
+            return f"its inputs cannot be written: {error.strerror}"
+        except Exception as defect:  # noqa: BLE001 any defect is said, as this process is a copy of its keeper
+            traceback.print_exc()
+            return f"its inputs could not be fetched: {defect_text(defect)}"
 
     def _run_all(self, cell: Cell) -> int | None:
         """Run the setup, then the command; return the exit code of what ran last."""
@@ -277,6 +335,8 @@ class Keeper:
         self._as_user(
             lambda: self._unpack_as_user(archive if has_one else None, root / "job", workdir_bytes, emptied=root)
         )
+        if self._spec.inputs is not None:
+            self._fetch_inputs(root / "job")
 
     def _measure(self, cell: Cell) -> int:
         """Have the unit measured instead of run; that went well whatever its command did."""

@@ -324,7 +324,7 @@ class GatewayRunner:
     def start(self, units: Sequence[UnitSpec]) -> Mapping[UnitId, StartResult]:
         """Start units on their instances, all instances at once."""
         answers = self._calls.ask([_start_command(self._of_a_gang(unit)) for unit in units])
-        return {unit.id: _start_result(answer) for unit, answer in zip(units, answers, strict=True)}
+        return {unit.id: _start_result(unit, answer) for unit, answer in zip(units, answers, strict=True)}
 
     def _of_a_gang(self, unit: UnitSpec) -> UnitSpec:
         """Return a unit with what its ranks need to meet, if a framework runs it. No disk ever has the key."""
@@ -424,8 +424,8 @@ def _start_command(unit: UnitSpec) -> Command:
     archives = dict[str, Path]()
     command = Command(("start", unit.id), unit.instance_id, request, True, archives, is_news=True)
     if unit.refusal:
-        return refused(command, unit.refusal)
-    for kind, path in (("archive", unit.workdir), ("restore", unit.restore)):
+        return refused(command, unit.refusal, unit.refusal_cause.value)
+    for kind, path in (("archive", unit.workdir), ("inputs", unit.inputs), ("restore", unit.restore)):
         if path is None:
             continue
         try:
@@ -436,13 +436,14 @@ def _start_command(unit: UnitSpec) -> Command:
     return command
 
 
-def _start_result(answer: Answer | None) -> StartResult:
+def _start_result(unit: UnitSpec, answer: Answer | None) -> StartResult:
     if answer is None:
         return StartResult(outcome="pending", detail="its worker has not answered yet")
     if "started" in answer:
         return StartResult(outcome="started")
     if "refused" in answer:
-        return StartResult(outcome="refused", detail=answer["refused"])
+        cause = unit.refusal_cause if answer["refused"] == unit.refusal else FailureCause.START_REFUSED
+        return StartResult(outcome="refused", detail=answer["refused"], cause=cause)
     return StartResult(outcome="not_sent" if answer.get(NOT_SENT) else "unknown", detail=_words(answer))
 
 

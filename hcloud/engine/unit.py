@@ -4,6 +4,7 @@ Layout of ``<state_dir>/units/<unit id>/``::
 
     spec.json      what to run, the machine's boot id, the user id the unit runs under
     workdir.tar.gz the uploaded archive, until it is unpacked
+    inputs.json    what its machine is to fetch, until it is here
     restore.tar    what the attempt before kept, until it is unpacked over it
     keeper.lock    locked (flock) by the keeper as long as it lives; the lock is taken before the directory appears
     keeper.json    the keeper's process id
@@ -41,7 +42,7 @@ from hcloud.core.files import remove_tree
 from hcloud.core.model import FailureCause
 from hcloud.engine.output import written_streams
 from hcloud.engine.task_log import read_task_log
-from hcloud.engine.wire import exit_to_wire, progress_to_wire
+from hcloud.engine.wire import INPUTS, exit_to_wire, progress_to_wire
 from hcloud.provider import ExitRecord
 
 LOCK = "keeper.lock"
@@ -121,7 +122,7 @@ class Unit:
     def refusal(self) -> str | None:
         """Why it was refused, if it never ran for that and never will; None otherwise."""
         exit_record = self.read(EXIT) if (self.read("spec.json") or {}).get("fenced") else None
-        refused = exit_record is not None and exit_record["cause"] == FailureCause.START_REFUSED
+        refused = exit_record is not None and exit_record["cause"] in (FailureCause.START_REFUSED, FailureCause.INPUTS)
         return str(exit_record["detail"]) if exit_record is not None and refused else None
 
     @property
@@ -259,7 +260,12 @@ class UnitDirectories:
         return Unit(path) if path.is_dir() else None
 
     def create(
-        self, unit_id: str, spec: Mapping[str, Any], archive: Path | None = None, restore: Path | None = None
+        self,
+        unit_id: str,
+        spec: Mapping[str, Any],
+        archive: Path | None = None,
+        inputs: Path | None = None,
+        restore: Path | None = None,
     ) -> tuple[Unit, int] | None:
         """Take the fence: make the unit's directory; return it with the held lock's file descriptor.
 
@@ -274,6 +280,8 @@ class UnitDirectories:
         write_json(staged / "spec.json", spec)
         if archive is not None:
             os.link(archive, staged / WORKDIR)
+        if inputs is not None:
+            os.link(inputs, staged / INPUTS)
         if restore is not None:
             os.link(restore, staged / RESTORE)
         lock = os.open(staged / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)

@@ -29,17 +29,22 @@ from hcloud.provider import (
 PROTOCOL = 1
 """Version of the messages between agents and gateway (``gateway.proto``). The gateway refuses agents of any other."""
 NOTE_CHARACTERS_MAX = 500
+INPUTS = "inputs.json"
+"""Name of the list of a unit's inputs in its directory."""
 UNIT_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 
 def unit_to_wire(spec: UnitSpec) -> dict[str, Any]:
-    """Return the spec as a plain dictionary; ``workdir`` and ``restore`` (paths of the daemon's host) stay out of it.
+    """Return the spec as a plain dictionary; ``workdir`` and ``restore`` (paths of the daemon's host) stay out of it,
+    and of ``inputs`` it says only whether there are any.
 
     So do ``refusal`` and ``secrets``, which agents of before do not know.
     """
     plain: dict[str, Any] = to_plain(spec) | {"env": dict(spec.env), "workdir": None}
-    del plain["refusal"], plain["secrets"], plain["restore"]
-    for name in ("outputs", "checkpoint", "cpus", "tasks", "framework", "addresses"):  # nor do they know these
+    del plain["refusal"], plain["refusal_cause"], plain["secrets"], plain["restore"]
+    plain["inputs"] = INPUTS if spec.inputs is not None else None
+    newer = ("inputs", "outputs", "checkpoint", "cpus", "tasks", "framework", "addresses")
+    for name in newer:  # nor do they know these
         if not plain[name]:
             del plain[name]
     return plain

@@ -278,7 +278,8 @@ class WorkerSupervisor:
             return self._begin(spec, request)
         except UnitRefused as refused:
             # Final for the unit: another daemon's call may come late, when the job is over and the reason gone.
-            self._units.fence(spec.id, FailureCause.START_REFUSED, self._clock.now(), str(refused))
+            cause = FailureCause(request.get("cause", FailureCause.START_REFUSED.value))
+            self._units.fence(spec.id, cause, self._clock.now(), str(refused))
             raise
 
     def _begin(self, spec: UnitSpec, request: dict[str, Any]) -> dict[str, Any]:
@@ -291,7 +292,7 @@ class WorkerSupervisor:
         if spec.profile is not None and self._profile is None:
             raise UnitRefused("this worker was started without a profiler")
         archives = dict[str, Path]()
-        for kind in ("archive", "restore"):
+        for kind in ("archive", "inputs", "restore"):
             if (name := request.get(kind)) is not None:
                 archives[kind] = self._archives / name
                 if not archives[kind].exists():

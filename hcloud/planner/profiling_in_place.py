@@ -150,6 +150,7 @@ def _run(
         exclusive=False,
         profiling="never",
         profile=request,
+        inputs=(),
         outputs=(),
         checkpoint=None,
         framework=None,

@@ -17,6 +17,7 @@ _FAILURES: Mapping[str, str] = {
     FailureCause.PREEMPTED: "was preempted",
     FailureCause.INSTANCE_LOST: "lost its machine",
     FailureCause.START_REFUSED: "could not be started",
+    FailureCause.INPUTS: "did not get its inputs",
     FailureCause.EVICTED: "was evicted",
 }
 

@@ -28,7 +28,6 @@ from hcloud.core.image_names import image_name
 from hcloud.core.model import (
     BatchTarget,
     BestEffortTarget,
-    Checkpoint,
     Constraints,
     Framework,
     JobSpec,
@@ -59,6 +58,14 @@ from hcloud.core.units import (
     shown,
     utc_text,
 )
+from hcloud.spec.file_parts import (
+    CheckpointPart,
+    InputParts,
+    bucket_inputs,
+    check_inputs,
+    checkpoint_from_path,
+    output_pattern,
+)
 from hcloud.spec.job_variables import JobFilePart, SecretPart, VariableValue, fits_a_program, whole_number_as_text
 from hcloud.spec.key_changes import KEY_CHANGES, translate_keys
 from hcloud.spec.validation import AtKey, KeyPath, key_path, nearest, parse
@@ -68,7 +75,6 @@ PROGRAM_BYTES_MAX: Final = 1024 * 1024
 """Limits of arguments and of environment variables, in number and together; Linux starts no program with 2 MiB."""
 PATTERNS_MOST: Final = 100
 SLOWER_ELSEWHERE: Final = 1.5
-CHECKPOINT_LEAST_S: Final = 5.0
 """How many times as long a job runs on types that it does not prefer, unless it says otherwise (3Sigma §5)."""
 """Limit of each list of names and patterns: each is compared in every plan."""
 URL_MOST: Final = 2048
@@ -95,18 +101,6 @@ def _spelled(pattern: str, wanted: str) -> Callable[[str], str]:
         return text
 
     return check
-
-
-def _output_pattern(text: str) -> str:
-    """Check that a pattern stays below the work directory."""
-    parts = text.split("/")
-    if text.startswith(("/", "~")) or ".." in parts or "\0" in text:
-        raise ValueError(f"must be below the work directory, such as results/ or *.csv, not {shown(text)}")
-    return text
-
-
-def _checkpoint_from_path(value: object) -> object:
-    return {"path": value} if isinstance(value, str) else value
 
 
 def _shell_line(value: object) -> object:
@@ -360,6 +354,8 @@ class RetriesPart(JobFilePart):
     """Its instance failed."""
     start_refused: Tries = 1
     """It could not be started."""
+    inputs: Tries = 3
+    """Its inputs could not be fetched."""
     evicted: Tries = 100
     """It was stopped to make room for other jobs or to keep a budget."""
     backoff: Seconds = 5.0
@@ -400,21 +396,6 @@ class ProgressPart(JobFilePart):
         if path.is_absolute() or ".." in path.parts:
             raise AtKey("file", f"must be a path inside the work directory, not {shown(self.file)}")
         return self
-
-
-class CheckpointPart(JobFilePart):
-    """What the job writes so that its next attempt goes on from there."""
-
-    path: Annotated[NonEmptyText, AfterValidator(_output_pattern)]
-    """A file or folder in the work directory; it is kept off the machine, and restored there for the next attempt."""
-    every: Annotated[PositiveSeconds, Field(ge=CHECKPOINT_LEAST_S)] = 300.0
-    """It is copied so often, and when the provider announces to take the machine back."""
-    signal: Literal["USR1", "USR2", "HUP"] | None = None
-    """Sent to the command (not to its children) before each copy, upon which it writes its state. Default: none."""
-
-    def to_checkpoint(self) -> Checkpoint:
-        """Return the same as a job has it."""
-        return Checkpoint(path=self.path, every_s=self.every, signal=self.signal or "")
 
 
 class MetricsPart(JobFilePart):
@@ -530,12 +511,14 @@ class JobFile(JobFilePart):
     """Digest of the uploaded work directory; set by `hcloud submit`."""
     workdir_content_sha256: Annotated[Text, AfterValidator(_spelled(r"^[0-9a-f]{64}$", "64 hex digits"))] | None = None
     """Digest of what is in it, without times of files; set by `hcloud submit`."""
-    outputs: Annotated[tuple[Annotated[NonEmptyText, AfterValidator(_output_pattern)], ...], Field(max_length=100)] = ()
+    inputs: InputParts = ()
+    """Files that it finds in its work directory: `{from: PATH or s3://BUCKET/KEY or gs://BUCKET/KEY, to: PATH}`."""
+    outputs: Annotated[tuple[Annotated[NonEmptyText, AfterValidator(output_pattern)], ...], Field(max_length=100)] = ()
     """Files to bring back, as patterns below the work directory: results/, "*.csv", "models/**/best.pt"."""
     checkpoint: (
         Annotated[
             CheckpointPart,
-            BeforeValidator(_checkpoint_from_path, json_schema_input_type=CheckpointPart | NonEmptyText),
+            BeforeValidator(checkpoint_from_path, json_schema_input_type=CheckpointPart | NonEmptyText),
         ]
         | None
     ) = None
@@ -636,6 +619,7 @@ class JobFile(JobFilePart):
             raise AtKey("metrics", "has no meaning for a batch job, which serves no requests; use progress")
         if self.exclusive and self.resources.vcpus_within is not None:
             raise AtKey("exclusive", "gives each node a whole machine; leave out vcpus_min and vcpus_max")
+        check_inputs(self.inputs)
         if self.schedule is not None:
             self._check_schedule()
         if self.framework is not None:
@@ -789,6 +773,7 @@ class JobFile(JobFilePart):
             "retries": self.retries.to_retries(),
             "max_runtime_s": self.max_runtime,
             "stop_grace_s": self.stop_grace,
+            "inputs": bucket_inputs(self.inputs),
             "checkpoint": self.checkpoint and self.checkpoint.to_checkpoint(),
             "progress": progress and ProgressHook(file=progress.file, total=progress.total),
             "metrics": metrics and MetricsHook(url=metrics.url, probe=metrics.probe, every_s=metrics.every),

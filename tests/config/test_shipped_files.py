@@ -36,12 +36,15 @@ def written_paths(path: Path) -> set[KeyPath]:
 
 
 def with_commented_blocks(tmp_path: Path) -> Path:
-    """Write the example with its commented blocks of TCP and notifications enabled."""
+    """Write the example with its commented blocks of TCP, notifications and buckets enabled."""
     text = EXAMPLE.read_text(encoding="utf-8")
     block = re.sub(r"(?m)^  # (tcp:|  (?:listen|certificate|key|tokens_file):)", r"  \1", text)
     block = re.sub(r"(?m)^# (notifications:|  - name: operators|    (?:url|form|key|events|users):)", r"\1", block)
+    before, files, after = block.partition("\nfiles:\n")
+    files += re.sub(r"(?m)^  # (buckets:|  - (?:s3|url)|    (?:users|access|region|endpoint|profile):)", r"  \1", after)
+    block = before + files
     path = tmp_path / "config.yaml"
-    block = block.replace("  tcp: null\n", "").replace("notifications: []\n", "")
+    block = block.replace("  tcp: null\n", "").replace("notifications: []\n", "").replace("  buckets: []\n", "")
     path.write_text(block, encoding="utf-8")
     return path
 
