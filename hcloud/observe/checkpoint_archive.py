@@ -5,22 +5,21 @@ Copying goes on in threads beside the daemon's loop. What did not arrive whole l
 
 from __future__ import annotations
 
-import hashlib
 import logging
-import os
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from hcloud.apply.kept_checkpoints import KeptCheckpoint, keep_checkpoint, kept_bytes_of, kept_checkpoint
 from hcloud.core.clock import Clock
 from hcloud.core.errors import WorkerUnreachable
 from hcloud.core.model import InstanceId, Job, UnitId
+from hcloud.observe.archive_receiver import ArchiveReceiver
 from hcloud.provider import OutputsPiece
 
 _log = logging.getLogger("hcloud")
-PIECE_BYTES = 16 << 20
 PACKING_S, PACKING_LOOK_S = 60.0, 0.1
 """How long and how often a machine is asked for what it is still packing."""
 PATIENCE_S = 1800.0
@@ -61,7 +60,6 @@ class CheckpointArchive:
     _copying: dict[UnitId, threading.Thread] = field(default_factory=dict)
     _last: set[UnitId] = field(default_factory=set)
     """Ended units whose last checkpoint was begun to be copied."""
-    _never: threading.Event = field(default_factory=threading.Event)
     _room: threading.Lock = field(default_factory=threading.Lock)
 
     def follow(self, unit: UnitId, job: Job, rank: int, instance_id: InstanceId) -> None:
@@ -126,33 +124,28 @@ class CheckpointArchive:
     def _copied(self, unit: UnitId, followed: _Followed, part: Path) -> str:
         """Copy and keep a checkpoint; return why it could not be kept, empty if it was. Raises OSError."""
         at, job = self.clock.now(), followed.job
-        number, digest = int(at * 1000), hashlib.sha256()
-        with part.open("wb") as file:
-            while True:
-                piece = self.read(unit, followed.instance_id, number, file.tell(), PIECE_BYTES)
-                manifest = piece.manifest
-                if manifest is None:
-                    if self.clock.now() >= at + PACKING_S:
-                        return f"it was not packed within {PACKING_S:.0f} s"
-                    self.clock.wait(self._never, PACKING_LOOK_S)
-                    continue
-                if not manifest.bytes:
-                    return manifest.note or "there is nothing yet"
-                if manifest.bytes > self.max_mib << 20:
-                    return f"{manifest.bytes >> 20} MiB are more than {self.max_mib} (engine.max_outputs_mib)"
-                # What is announced counts, not what comes: the machine may send for ever.
-                content = piece.content[: max(0, manifest.bytes - file.tell())]
-                digest.update(content)
-                file.write(content)
-                if file.tell() >= manifest.bytes or not content:
-                    break
-                if self.clock.now() >= at + PATIENCE_S:
-                    return f"it took more than {PATIENCE_S / 60:.0f} min to arrive"
-            file.flush()
-            os.fsync(file.fileno())
-            size = file.tell()
-        if size != manifest.bytes or digest.hexdigest() != manifest.sha256:
-            return "it arrived damaged"
+        number = int(at * 1000)
+        part.unlink(missing_ok=True)  # of another moment
+        receiver = ArchiveReceiver(
+            clock=self.clock,
+            max_mib=self.max_mib,
+            packing_s=PACKING_S,
+            look_s=PACKING_LOOK_S,
+            patience_s=PATIENCE_S,
+        )
+        received = receiver.receive(partial(self.read, unit, followed.instance_id, number), part)
+        manifest = received.manifest
+        match received.outcome:
+            case "not_packed":
+                return f"it was not packed within {PACKING_S:.0f} s"
+            case "nothing":
+                return manifest.note or "there is nothing yet"
+            case "too_large":
+                return f"{manifest.bytes >> 20} MiB are more than {self.max_mib} (engine.max_outputs_mib)"
+            case "too_late":
+                return f"it took more than {PATIENCE_S / 60:.0f} min to arrive"
+            case "damaged":
+                return "it arrived damaged"
         kept = KeptCheckpoint(
             unit=unit,
             user=job.spec.user,
@@ -165,7 +158,7 @@ class CheckpointArchive:
         with self._room:
             before = kept_checkpoint(self.folder, job.id, followed.rank)
             others = kept_bytes_of(self.folder, job.spec.user) - (before.bytes if before is not None else 0)
-            if others + size > self.max_user_mib << 20:
+            if others + manifest.bytes > self.max_user_mib << 20:
                 return f"its user keeps {others >> 20} MiB besides (engine.max_user_outputs_mib {self.max_user_mib})"
             keep_checkpoint(self.folder, job.id, followed.rank, kept, part)
         return ""

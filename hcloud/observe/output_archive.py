@@ -6,22 +6,21 @@ all is here, also where a unit left nothing. Until then a ``.part`` file grows, 
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
-import os
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 from hcloud.core.clock import Clock
 from hcloud.core.errors import WorkerUnreachable
 from hcloud.core.model import InstanceId, UnitId
+from hcloud.observe.archive_receiver import ArchiveReceiver
 from hcloud.provider import OutputsManifest, OutputsPiece
 
 _log = logging.getLogger("hcloud")
-PIECE_BYTES = 16 << 20
 PACKING_S, PACKING_LOOK_S = 20.0, 0.05
 """How long and how often a machine is asked for what it is still packing; then others have their turn."""
 PATIENCE_S = 1800.0
@@ -93,7 +92,6 @@ class OutputArchive:
     _spoilt: dict[UnitId, int] = field(default_factory=dict)
     _moved_at: dict[UnitId, tuple[float, int]] = field(default_factory=dict)
     """By unit, when more of its outputs had come than before (Unix seconds), and how many bytes."""
-    _never: threading.Event = field(default_factory=threading.Event)
     _room: threading.Lock = field(default_factory=threading.Lock)
 
     def collect(self, units: Mapping[UnitId, LeftUnit]) -> frozenset[UnitId]:
@@ -126,33 +124,22 @@ class OutputArchive:
 
     def _copied(self, unit: UnitId, left: LeftUnit) -> bool:
         """Copy until the end; return whether that came. False: it is not packed yet, or was damaged on its way."""
-        part, until = self.folder / f"{unit}.part", self.clock.now() + PACKING_S
-        with part.open("ab") as file:
-            while True:
-                offset = file.tell()
-                piece = self.read(unit, left.instance_id, offset, PIECE_BYTES)
-                manifest = piece.manifest
-                if manifest is None:
-                    if self.clock.now() >= until:
-                        return False
-                    self.clock.wait(self._never, PACKING_LOOK_S)
-                    continue
-                if manifest.bytes > self.max_mib << 20:
-                    note = (
-                        f"{manifest.bytes >> 20} MiB of outputs are more than {self.max_mib} (engine.max_outputs_mib)"
-                    )
-                    manifest = OutputsManifest(note=note)
-                # What is announced counts, not what comes: the machine may send for ever.
-                file.write(piece.content[: max(0, manifest.bytes - offset)])
-                if file.tell() >= manifest.bytes or piece.end or not piece.content:
-                    break
-            file.flush()
-            os.fsync(file.fileno())
-        if manifest.bytes and not self._is_whole(unit, part, manifest):
-            part.unlink()
-            if self._spoilt[unit] < SPOILT_MAX:
+        part = self.folder / f"{unit}.part"
+        receiver = ArchiveReceiver(clock=self.clock, max_mib=self.max_mib, packing_s=PACKING_S, look_s=PACKING_LOOK_S)
+        received = receiver.receive(partial(self.read, unit, left.instance_id), part)
+        manifest = received.manifest
+        match received.outcome:
+            case "not_packed" | "too_late":
                 return False
-            manifest = OutputsManifest(note="its outputs arrived damaged every time, so none is kept")
+            case "too_large":
+                size = f"{manifest.bytes >> 20} MiB of outputs"
+                manifest = OutputsManifest(note=f"{size} are more than {self.max_mib} (engine.max_outputs_mib)")
+            case "damaged":
+                part.unlink()
+                self._spoilt[unit] = self._spoilt.get(unit, 0) + 1
+                if self._spoilt[unit] < SPOILT_MAX:
+                    return False
+                manifest = OutputsManifest(note="its outputs arrived damaged every time, so none is kept")
         self._keep(unit, left, manifest, part)
         return True
 
@@ -167,12 +154,6 @@ class OutputArchive:
         note = f"its machine sent nothing of its outputs for {PATIENCE_S / 60:.0f} min, so none is kept"
         self._keep(unit, left, OutputsManifest(note=note), part)
         return True
-
-    def _is_whole(self, unit: UnitId, part: Path, manifest: OutputsManifest) -> bool:
-        with part.open("rb") as file:
-            whole = hashlib.file_digest(file, "sha256").hexdigest() == manifest.sha256
-        self._spoilt[unit] = 0 if whole else self._spoilt.get(unit, 0) + 1
-        return whole
 
     def _keep(self, unit: UnitId, left: LeftUnit, manifest: OutputsManifest, part: Path) -> None:
         with self._room:

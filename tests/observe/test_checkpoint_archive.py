@@ -9,7 +9,8 @@ from hcloud.apply.kept_checkpoints import drop_checkpoints, kept_checkpoint
 from hcloud.core.clock import ManualClock
 from hcloud.core.errors import WorkerUnreachable
 from hcloud.core.model import Checkpoint, Job
-from hcloud.observe.checkpoint_archive import PATIENCE_S, PIECE_BYTES, CheckpointArchive
+from hcloud.observe.archive_receiver import PIECE_BYTES
+from hcloud.observe.checkpoint_archive import PATIENCE_S, CheckpointArchive
 from hcloud.provider import OutputsManifest, OutputsPiece
 from tests.observe.test_output_archive import manifest_of
 from tests.planner.scenes import job, spec

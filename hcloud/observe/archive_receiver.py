@@ -1,0 +1,81 @@
+"""Archives of machines, received in pieces into a file: outputs of ended units, and checkpoints of running ones."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from hcloud.core.clock import Clock
+from hcloud.provider import OutputsManifest, OutputsPiece
+
+PIECE_BYTES = 16 << 20
+HASHED_AT_ONCE_BYTES = 1 << 20
+
+ReadPiece = Callable[[int, int], OutputsPiece]
+"""Offset, limit."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Received:
+    """How receiving ended."""
+
+    outcome: Literal["whole", "nothing", "not_packed", "too_late", "damaged", "too_large"]
+    """``nothing``: the machine has nothing; ``not_packed``: not within the time for that; ``too_late``: it took too
+    long; ``damaged``: other bytes than were announced; ``too_large``: more was announced than is allowed."""
+    manifest: OutputsManifest = field(default_factory=OutputsManifest)
+    """What was announced."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArchiveReceiver:
+    """Receives one archive after the other. Safe in several threads."""
+
+    clock: Clock
+    max_mib: int
+    """Largest archive."""
+    packing_s: float
+    """How long a machine is asked for what it is still packing."""
+    look_s: float
+    """How often."""
+    patience_s: float = float("inf")
+    """How long it may take in all."""
+
+    def receive(self, read: ReadPiece, part: Path) -> Received:
+        """Add to ``part`` what it lacks of an archive, and compare the whole with its digest; it is on the disk then.
+
+        Raises WorkerUnreachable, and OSError if it cannot be written: another call goes on from there.
+        """
+        never, began_at, digest = threading.Event(), self.clock.now(), hashlib.sha256()
+        with part.open("a+b") as file:
+            file.seek(0)
+            while content := file.read(HASHED_AT_ONCE_BYTES):  # of a daemon before
+                digest.update(content)
+            while True:
+                piece = read(file.tell(), PIECE_BYTES)
+                manifest, now = piece.manifest, self.clock.now()
+                if manifest is None:
+                    if now >= began_at + self.packing_s:
+                        return Received(outcome="not_packed")
+                    self.clock.wait(never, self.look_s)
+                    continue
+                if not manifest.bytes:
+                    return Received(outcome="nothing", manifest=manifest)
+                if manifest.bytes > self.max_mib << 20:
+                    return Received(outcome="too_large", manifest=manifest)
+                # What is announced counts, not what comes: the machine may send for ever.
+                content = piece.content[: max(0, manifest.bytes - file.tell())]
+                digest.update(content)
+                file.write(content)
+                if file.tell() >= manifest.bytes or piece.end or not content:
+                    break
+                if now >= began_at + self.patience_s:
+                    return Received(outcome="too_late", manifest=manifest)
+            file.flush()
+            os.fsync(file.fileno())
+            whole = file.tell() == manifest.bytes and digest.hexdigest() == manifest.sha256
+        return Received(outcome="whole" if whole else "damaged", manifest=manifest)
