@@ -375,6 +375,8 @@ class UnitSpec:
     """Path of a list (JSON) on the daemon's host of what its machine fetches into the work directory."""
     outputs: tuple[str, ...] = ()
     """Patterns of files below its work directory that are wanted once it has ended."""
+    bucket_outputs: tuple[str, ...] = ()
+    """Patterns of files that are to go to buckets once it has ended."""
     checkpoint: Checkpoint | None = None
     tasks: UnitTasks | None = None
     """Tasks that run one after the other instead of the command once; ``max_runtime_s`` holds for each of them."""
@@ -564,6 +566,16 @@ class OutputsPiece:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class UploadState:
+    """How far a machine is with sending files to a bucket."""
+
+    sent: int | None
+    """Files that arrived; None: it is still sending."""
+    problem: str = ""
+    """Why the first other file did not."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AdmittedMachine:
     """An instance whose worker may connect."""
 
@@ -687,4 +699,23 @@ class NewsSource(Protocol):
     def await_news(self, timeout_s: float) -> bool:
         """Wait until a unit began or ended, a worker came or went, or an instance is to be preempted, since the call
         before; False after ``timeout_s``. Raises WorkerUnreachable if the engine does not answer."""
+        ...
+
+
+@runtime_checkable
+class BucketSender(Protocol):
+    """A runner whose machines can send files of ended units to buckets."""
+
+    def read_listing(self, unit: UnitId, instance_id: InstanceId, offset: int, limit: int) -> OutputsPiece:
+        """Return a piece of the list of a unit's files that ``bucket_outputs`` match, a JSON object per line.
+
+        Raises WorkerUnreachable.
+        """
+        ...
+
+    def send_outputs(self, unit: UnitId, instance_id: InstanceId, listed: str) -> UploadState:
+        """Have files sent by the URLs of a list (path of a JSON file), or return how that goes.
+
+        Raises WorkerUnreachable, OSError.
+        """
         ...

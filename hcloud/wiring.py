@@ -33,6 +33,7 @@ from hcloud.core.clock import Clock
 from hcloud.core.errors import ConfigError, ProviderUnavailable
 from hcloud.fake_runner.runner import FakeRunner
 from hcloud.notifications import Outbox, Sender
+from hcloud.observe.bucket_outputs import BucketOutputs
 from hcloud.observe.checkpoint_archive import CheckpointArchive
 from hcloud.observe.instances import InstanceObserver
 from hcloud.observe.log_archive import LogArchive
@@ -43,6 +44,7 @@ from hcloud.planner import make_plan
 from hcloud.provider import (
     ArchiveSource,
     BootstrapOf,
+    BucketSender,
     MachineSource,
     Provider,
     ProviderFactory,
@@ -245,12 +247,16 @@ def build_controller(
 
 
 def _output_archive(config: Config, runner: Runner, clock: Clock) -> OutputArchive:
+    folder = config.state_dir / OUTPUTS_FOLDER
     return OutputArchive(
-        folder=config.state_dir / OUTPUTS_FOLDER,
+        folder=folder,
         read=runner.read_outputs,
         clock=clock,
         max_mib=config.engine.max_outputs_mib,
         max_user_mib=config.engine.max_user_outputs_mib,
+        buckets=BucketOutputs(folder, runner, bucket_access(config, clock), clock)
+        if isinstance(runner, BucketSender)
+        else None,
     )
 
 

@@ -3,7 +3,7 @@
 from hypothesis import strategies as st
 
 from hcloud.core.arrays import IdRange, TaskList, TaskRecord, with_positions
-from hcloud.core.bucket_urls import BucketInput
+from hcloud.core.bucket_urls import BucketInput, BucketOutput
 from hcloud.core.cpu_topology import typical_topology
 from hcloud.core.dependencies import ENDINGS_AWAITED, Dependency
 from hcloud.core.estimates import Application, Measure, Reading
@@ -155,6 +155,7 @@ specs = st.builds(
     workdir_content_sha256=st.none() | texts,
     inputs=st.lists(st.builds(BucketInput, source=words, to=words), max_size=2).map(tuple),
     outputs=st.lists(words, max_size=2).map(tuple),
+    bucket_outputs=st.lists(st.builds(BucketOutput, pattern=words, to=words), max_size=2).map(tuple),
     env=mappings,
     secrets=st.lists(words, max_size=2).map(tuple),
     tags=tags,

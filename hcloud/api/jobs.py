@@ -131,6 +131,7 @@ def build_spec(context: ApiContext, caller: Caller, index: int, job: JobFile) ->
         exist = not spec.after and job.schedule is None
         try:
             context.buckets.check_inputs(spec.inputs, spec.user, spec.resources.disk_gib, exist=exist)
+            context.buckets.check_outputs(spec.bucket_outputs, spec.user)
         except BucketProblem as error:
             raise BadInput(f"body[{index}].job.{error}") from error
     if spec.workdir_sha256 is not None and not touch_archive(context.uploads_dir, spec.workdir_sha256, caller):

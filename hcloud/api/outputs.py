@@ -72,7 +72,7 @@ def _find(
     if job.is_array and job.spec.tasks is not None:
         raise BadInput(f"{job.id} is an array; name one of its tasks, such as {job.id}[{job.spec.tasks.id_at(0)}]")
     job_id = job.id
-    if not job.spec.outputs:
+    if not (job.spec.outputs or job.spec.bucket_outputs):
         raise NotFound(f"{job_id} asked for no outputs; name them in its job file: outputs: [results/]")
     if rank >= job.spec.nodes.count:
         raise NotFound(f"{job_id} has no rank {rank}; it has ranks 0 to {job.spec.nodes.count - 1}")

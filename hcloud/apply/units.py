@@ -188,6 +188,7 @@ class UnitActions:
             metrics=spec.metrics,
             profile=spec.profile,
             outputs=spec.outputs,
+            bucket_outputs=tuple(each.pattern for each in spec.bucket_outputs),
             checkpoint=spec.checkpoint,
             restore=restore,
             cpus=allocation.cpus,

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from hcloud.buckets.clients import BucketClient, BucketProblem, GcsStore, S3Client, StoredObject
-from hcloud.core.bucket_urls import BucketInput, BucketUrl, parse_bucket_url, why_no_path
+from hcloud.core.bucket_urls import BucketInput, BucketOutput, BucketUrl, parse_bucket_url, why_no_path
 from hcloud.core.clock import Clock
 
 OBJECTS_MOST: Final = 10_000
@@ -97,6 +97,22 @@ class BucketAccess:
             except BucketProblem as error:
                 raise BucketProblem(f"inputs: {error}") from error
 
+    def check_outputs(self, outputs: Sequence[BucketOutput], user: str) -> None:
+        """Check what would keep a job from sending files to buckets. Raises BucketProblem, with the place."""
+        for each in outputs:
+            try:
+                url = parse_bucket_url(each.to)
+                grant = self.grant_for(url, user, write=True)
+                self._ask(grant, url, 1)
+            except (BucketProblem, ValueError) as error:
+                raise BucketProblem(f"outputs: {error}") from error
+
+    def client_for(self, url: BucketUrl, user: str) -> BucketClient:
+        """Return what writes to an address for a user. Raises BucketProblem: they may not."""
+        grant = self.grant_for(url, user, write=True)
+        with self._lock:
+            return self._clients.setdefault(grant, self.connect(grant))
+
     def files(self, inputs: Sequence[BucketInput], user: str, disk_gib: float) -> list[InputFile]:
         """Return the files that inputs are now. Raises BucketProblem: one is missing, or all are too large."""
         found = [file for each in inputs for file in self._files_of(each, user)]
@@ -149,17 +165,23 @@ class BucketAccess:
             at, stored = self._lists.get(key, (0.0, None))
             if stored is not None and now < at + LISTED_FOR_S:
                 return client, stored
-        if not self._turns.acquire(timeout=TURN_S):
-            raise BucketProblem(f"{url}: too many buckets are being listed at this time; try again")
-        try:
-            found = client.list(url.bucket, url.key, OBJECTS_MOST + 1)
-        finally:
-            self._turns.release()
+        found = self._ask(grant, url, OBJECTS_MOST + 1)
         with self._lock:
             while len(self._lists) >= LISTS_KEPT:
                 self._lists.pop(next(iter(self._lists)))
             self._lists[key] = (now, found)
         return client, found
+
+    def _ask(self, grant: BucketGrant, url: BucketUrl, limit: int) -> list[StoredObject]:
+        """Return the objects whose names begin so, a few lists being asked for at one time."""
+        with self._lock:
+            client = self._clients.setdefault(grant, self.connect(grant))
+        if not self._turns.acquire(timeout=TURN_S):
+            raise BucketProblem(f"{url}: too many buckets are being listed at this time; try again")
+        try:
+            return client.list(url.bucket, url.key, limit)
+        finally:
+            self._turns.release()
 
 
 def _below(folder: str, name: str) -> str:

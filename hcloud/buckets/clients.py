@@ -61,6 +61,10 @@ class BucketClient(Protocol):
         """Return a URL that reads this very content. Raises BucketProblem."""
         ...
 
+    def sign_put(self, bucket: str, key: str, size_bytes: int, md5: str, valid_s: float) -> SignedUrl:
+        """Return a URL that writes this very content, by its size and MD5 (hexadecimal). Raises BucketProblem."""
+        ...
+
 
 @dataclass(slots=True)
 class S3Client:
@@ -94,6 +98,17 @@ class S3Client:
             )
         headers = {"If-Match": stored.etag} if stored.etag else {}
         return SignedUrl(url=url, headers=headers, answers={"ETag": stored.etag} if stored.etag else {})
+
+    def sign_put(self, bucket: str, key: str, size_bytes: int, md5: str, valid_s: float) -> SignedUrl:
+        """Return a URL that writes this very content. Raises BucketProblem."""
+        content_md5 = base64.b64encode(bytes.fromhex(md5)).decode()
+        with _s3_problems(f"s3://{bucket}/{key}"):
+            url = self._connected().generate_presigned_url(
+                "put_object",
+                Params={"Bucket": bucket, "Key": key, "ContentMD5": content_md5, "ContentLength": size_bytes},
+                ExpiresIn=int(valid_s),
+            )
+        return SignedUrl(url=url, headers={"Content-MD5": content_md5})
 
     def _connected(self) -> Any:
         if self._client is None:
@@ -180,6 +195,23 @@ class GcsStore:
                 **self._signer(),
             )
         return SignedUrl(url=url, answers={"x-goog-generation": stored.generation})
+
+    def sign_put(self, bucket: str, key: str, size_bytes: int, md5: str, valid_s: float) -> SignedUrl:
+        """Return a URL that writes this very content. Raises BucketProblem."""
+        content_md5 = base64.b64encode(bytes.fromhex(md5)).decode()
+        # GCS refuses what is longer or shorter.
+        headers = {"x-goog-content-length-range": f"{size_bytes},{size_bytes}"}
+        with _gcs_problems(f"gs://{bucket}/{key}"):
+            blob = self._connected().bucket(bucket).blob(key)
+            url = blob.generate_signed_url(
+                version="v4",
+                expiration=int(valid_s),
+                method="PUT",
+                content_md5=content_md5,
+                headers=headers,
+                **self._signer(),
+            )
+        return SignedUrl(url=url, headers={"Content-MD5": content_md5, **headers})
 
     def _signer(self) -> dict[str, Any]:
         """Return what signs: the credentials' own key, or IAM for those of a machine."""

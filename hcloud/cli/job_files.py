@@ -88,6 +88,8 @@ def _summary(asked: JobFile) -> Iterator[str]:
     for each in asked.inputs:
         how = "uploaded with the job" if each.is_local else "fetched by each machine"
         yield f"  input {each.to} from {each.source}, {how}"
+    for output in asked.outputs:
+        yield f"  output {output.source} {f'to {output.to}' if output.to is not None else 'is brought back'}"
     if asked.checkpoint is not None:
         signal = f", after {asked.checkpoint.signal}" if asked.checkpoint.signal else ""
         kept = f"{asked.checkpoint.path}, kept every {span(asked.checkpoint.every)}{signal}"

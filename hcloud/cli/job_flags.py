@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -39,8 +40,8 @@ _OPTIONS = (
     click.option("--priority", type=WholeRange(), help="Higher goes first (-1000 to 1000)."),
     click.option("--input", "inputs", multiple=True, metavar="FROM[=TO]",
                  help="File or folder, here or s3://, gs://, that it finds in its work directory (repeatable)."),
-    click.option("--outputs", "outputs", multiple=True, metavar="PATTERN",
-                 help="Files to bring back, such as results/ or '*.csv' (repeatable)."),
+    click.option("--outputs", "outputs", multiple=True, metavar="PATTERN[=URL]",
+                 help="Files to bring back, such as results/ or '*.csv', or to send to s3://, gs:// (repeatable)."),
     click.option("--checkpoint", metavar="PATH",
                  help="What it writes to go on from: kept off its machine every 5 min, restored for the next attempt."),
     click.option("--workdir", "-w", type=click.Path(path_type=Path), help="Directory to upload and start in."),
@@ -154,9 +155,10 @@ def _changes(mapping: Mapping[str, Any], flags: Mapping[str, Any]) -> dict[str, 
         changes["nodes"] = int(flags["nodes"]) if flags["nodes"].isdigit() else flags["nodes"]
     if flags.get("workdir") is not None:
         changes["workdir"] = _directory(flags["workdir"])
-    for name in ("instance_types", "outputs"):
-        if flags.get(name):
-            changes[name] = list(flags[name])
+    if flags.get("instance_types"):
+        changes["instance_types"] = list(flags["instance_types"])
+    if flags.get("outputs"):
+        changes["outputs"] = list(map(_output, flags["outputs"]))
     if flags.get("inputs"):
         changes["inputs"] = [*mapping.get("inputs", ()), *map(_input, flags["inputs"])]
     if flags.get("checkpoint") is not None:
@@ -220,6 +222,11 @@ def _directory(path: Path) -> str:
     if not directory.is_dir():
         raise BadInput(f"--workdir: {directory} is no directory")
     return str(directory)
+
+
+def _output(text: str) -> str | dict[str, str]:
+    found = re.fullmatch(r"(.*)=((?:s3|gs)://.*)", text)
+    return text if found is None else {"from": found[1], "to": found[2]}
 
 
 def _input(text: str) -> dict[str, str]:

@@ -50,6 +50,15 @@ class BucketInput:
     """File or folder below the work directory; ``.``: the work directory itself."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BucketOutput:
+    """Files below the work directory that go to a folder of a bucket."""
+
+    pattern: str
+    to: str
+    """Address of the folder."""
+
+
 def is_bucket_url(text: str) -> bool:
     """Return whether a text has the form of an address, not of a path."""
     return "://" in text

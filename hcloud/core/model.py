@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import Literal
 
 from hcloud.core.arrays import TaskList, TaskRecord
-from hcloud.core.bucket_urls import BucketInput
+from hcloud.core.bucket_urls import BucketInput, BucketOutput
 from hcloud.core.cpu_topology import CpuTopology
 from hcloud.core.dependencies import Dependency, Ending
 from hcloud.core.errors import InvalidTransition
@@ -279,6 +279,8 @@ class JobSpec:
     """Objects of buckets that each rank finds in its work directory."""
     outputs: tuple[str, ...] = ()
     """Patterns of files below the work directory that are brought back from each rank once it has ended."""
+    bucket_outputs: tuple[BucketOutput, ...] = ()
+    """Files that each rank sends to buckets once it has ended."""
     checkpoint: Checkpoint | None = None
     """What each rank's next attempt finds in its work directory; None: it begins anew."""
     framework: Framework | None = None

@@ -227,7 +227,7 @@ class Calls:
             self._in_background(self._upload_and_repeat, to, command.archives[name], uploaded | {name})
 
     def _upload_and_repeat(self, to: tuple[InstanceId, str], archive: Path, uploaded: Set[str]) -> None:
-        sent = self._upload(*to, archive)
+        sent = self.upload(*to, archive)
         with self._changed:
             waiting = self._uploads.pop(to)
         if "taken" in sent:
@@ -237,7 +237,7 @@ class Calls:
         else:
             self._settle([(each, sent) for each in waiting])
 
-    def _upload(self, instance_id: InstanceId, name: str, archive: Path) -> Answer:
+    def upload(self, instance_id: InstanceId, name: str, archive: Path) -> Answer:
         """Send an archive in pieces, each with a time limit of its own; return the last answer."""
         upload, offset = next(self._upload_numbers), 0
         try:

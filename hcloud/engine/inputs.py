@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from hcloud.core.bucket_urls import why_no_path
 from hcloud.core.errors import InputsFailed
@@ -91,16 +91,19 @@ def _is_of_disk(error: OSError) -> bool:
     return error.filename is not None or error.errno in (28, 122, 27)  # ENOSPC, EDQUOT, EFBIG
 
 
+def connection_to(url: SplitResult, trust: ssl.SSLContext) -> http.client.HTTPConnection:
+    """Return a connection for one request. Raises InputsFailed: the daemon named no URL of HTTP."""
+    if url.scheme not in ("http", "https") or url.hostname is None:
+        raise InputsFailed("the daemon sent no URL of HTTP")
+    if url.scheme == "https":
+        return http.client.HTTPSConnection(url.hostname, url.port, timeout=SILENT_S, context=trust)
+    return http.client.HTTPConnection(url.hostname, url.port, timeout=SILENT_S)
+
+
 def _read_into(part: Path, file: Mapping[str, Any], trust: ssl.SSLContext) -> bool:
     """Read the rest of a file; return whether its MD5 can be compared. Raises _Broken, OSError, InputsFailed."""
     url, have, size = urlsplit(file["url"]), part.stat().st_size, int(file["bytes"])
-    if url.scheme not in ("http", "https") or url.hostname is None:
-        raise InputsFailed("the daemon sent no URL of HTTP")
-    connection: http.client.HTTPConnection
-    if url.scheme == "https":
-        connection = http.client.HTTPSConnection(url.hostname, url.port, timeout=SILENT_S, context=trust)
-    else:
-        connection = http.client.HTTPConnection(url.hostname, url.port, timeout=SILENT_S)
+    connection = connection_to(url, trust)
     try:
         range_of = {"Range": f"bytes={have}-"} if have and have < size else {}
         headers = {"Accept-Encoding": "identity", **file["headers"], **range_of}

@@ -32,6 +32,7 @@ from hcloud.engine.credential import Credential
 from hcloud.engine.output import read_output
 from hcloud.engine.outputs import UnitOutputs
 from hcloud.engine.unit import UnitDirectories, read_json
+from hcloud.engine.uploads import UnitUploads
 from hcloud.engine.wire import PROTOCOL, stream_name
 
 REPORT_PAUSE_S, HELD_S = 0.02, 0.2
@@ -59,6 +60,7 @@ class LinkHost:
         self._archives = bootstrap.state_dir / "archives"
         self._archives.mkdir(mode=0o700, exist_ok=True)
         self._outputs = UnitOutputs(bootstrap.number("max_outputs_mib", 4096) << 20, root=os.geteuid() == 0)
+        self._uploads = UnitUploads(root=os.geteuid() == 0)
         self._ended: dict[str, dict[str, Any]] = {}  # an ended unit never changes: read once
         self._cpu_topology = read_topology(usable_cpus(bootstrap.cpus))
 
@@ -107,6 +109,10 @@ class LinkHost:
                     return self._logs(request)
                 case "outputs":
                     return self._read_outputs(request)
+                case "listing":
+                    return self._read_listing(request)
+                case "upload":
+                    return self._upload(request)
                 case "checkpoint":
                     return self._read_checkpoint(request)
                 case "put":
@@ -115,6 +121,8 @@ class LinkHost:
                     return {"alive": True}
                 case "forget":
                     self._outputs.forget(request["units"])
+                    for unit_id in request["units"]:
+                        self._uploads.forget(unit_id)
                     return await self._supervise(request)
                 case "start" | "refuse" | "stop" | "renew" | "resize":
                     return await self._supervise(request)
@@ -136,6 +144,20 @@ class LinkHost:
         if unit is None:
             return {"absent": request["unit"]}
         return self._outputs.read(unit, request["offset"], min(request["limit"], CHUNK_MAX))
+
+    def _read_listing(self, request: Mapping[str, Any]) -> Answer:
+        unit = self._units.get(request["unit"])
+        if unit is None:
+            return {"absent": request["unit"]}
+        return self._outputs.read_listing(unit, request["offset"], min(request["limit"], CHUNK_MAX))
+
+    def _upload(self, request: Mapping[str, Any]) -> Answer:
+        unit, name = self._units.get(request["unit"]), os.path.basename(request["list"])
+        if unit is None or not unit.ended:
+            return {"absent": request["unit"]}
+        if not (self._archives / name).exists():
+            return {"need": name}
+        return self._uploads.send(unit, name, self._archives / name)
 
     def _read_checkpoint(self, request: Mapping[str, Any]) -> Answer:
         unit = self._units.get(request["unit"])

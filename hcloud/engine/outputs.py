@@ -6,6 +6,7 @@ appears whole, by renames, next to ``root/``:
 
     outputs.tar      what an ended unit leaves behind: nothing of it runs, so files do not change while they are packed
     outputs.json     its :class:`OutputsManifest`
+    listing.tar      the names of files that are to go to buckets, a JSON object per line, and listing.json
     checkpoint.tar   what a running unit keeps for its next attempt, packed once it has not changed for a moment, and
     checkpoint.json  again if it changed meanwhile; its manifest has a number: that of the request it was packed for
 """
@@ -14,6 +15,7 @@ from __future__ import annotations
 
 import glob
 import hashlib
+import itertools
 import json
 import os
 import stat
@@ -31,8 +33,9 @@ from hcloud.engine import launch
 from hcloud.engine.unit import Unit, sync_directory, write_json
 from hcloud.provider import OutputsManifest
 
-OUTPUTS, CHECKPOINT = "outputs", "checkpoint"
+OUTPUTS, CHECKPOINT, LISTING = "outputs", "checkpoint", "listing"
 FILES_MAX = 100_000
+LISTED_MAX = 10_000
 NAMES_IN_NOTE = 3
 TRIES_MAX = 3
 """So often packing may be killed, by lack of memory for instance, until the unit's outputs are given up."""
@@ -61,6 +64,14 @@ class UnitOutputs:
             self._pack(unit, OUTPUTS, 0)
             found = unit.read(f"{OUTPUTS}.json")
         return _piece(unit, OUTPUTS, found, offset, limit)
+
+    def read_listing(self, unit: Unit, offset: int, limit: int) -> dict[str, Any]:
+        """Return a piece of the list of an ended unit's files that are to go to buckets."""
+        found = unit.read(f"{LISTING}.json")
+        if found is None and unit.ended:
+            self._pack(unit, LISTING, 0)
+            found = unit.read(f"{LISTING}.json")
+        return _piece(unit, LISTING, found, offset, limit)
 
     def read_checkpoint(self, unit: Unit, number: int, offset: int, limit: int) -> dict[str, Any]:
         """Return a piece of what a unit keeps for its next attempt, packed for this ``number`` or a later one."""
@@ -95,7 +106,7 @@ class UnitOutputs:
 
     def _begin(self, unit: Unit, kind: str, number: int) -> None:
         spec = unit.read("spec.json") or {}
-        wanted = spec.get("unit", {}).get(kind)
+        wanted = spec.get("unit", {}).get("bucket_outputs" if kind == LISTING else kind)
         patterns = [glob.escape(wanted["path"])] if kind == CHECKPOINT and wanted else wanted or []
         if not patterns or not (unit.path / "root" / "job").is_dir():
             note = "it ended before it had a work directory" if patterns else ""
@@ -109,6 +120,7 @@ class UnitOutputs:
             "limit_bytes": self._limit_bytes,
             "uid": spec["uid"] if self._root else None,
             "changes": kind == CHECKPOINT and not unit.ended,
+            "lists": kind == LISTING,
         }
         without_site = ["-S"] if sys.flags.no_site else []
         command = [sys.executable, *without_site, "-W", "ignore", "-m", "hcloud.engine.outputs"]
@@ -121,7 +133,7 @@ class UnitOutputs:
 
     def forget(self, unit_ids: Sequence[str]) -> None:
         """Let go of what is known of units."""
-        for key in [(unit_id, kind) for unit_id in unit_ids for kind in (OUTPUTS, CHECKPOINT)]:
+        for key in [(unit_id, kind) for unit_id in unit_ids for kind in (OUTPUTS, CHECKPOINT, LISTING)]:
             process, _ = self._packing.pop(key, (None, 0))
             if process is not None:
                 process.kill()
@@ -198,6 +210,62 @@ def pack(folder: Path, patterns: Sequence[str], archive: IO[bytes], limit_bytes:
     if not files:
         return OutputsManifest(note=note)
     return OutputsManifest(files=files, bytes=written.count, sha256=written.digest.hexdigest(), note=note)
+
+
+def list_files(folder: Path, patterns: Sequence[str], listing: IO[bytes], limit_bytes: int) -> OutputsManifest:
+    """Write a JSON object per line for each file of ``folder`` that matches a pattern, and return what was written.
+
+    ``pattern`` is the pattern's index, ``path`` the file, ``name`` what follows the pattern's folder, ``bytes`` and
+    ``md5`` (hexadecimal) its content, as stores of objects compare it. Left out: as :func:`pack`.
+    """
+    written, files, notes, left_out = _Hashing(listing, limit_bytes), 0, list[str](), list[str]()
+    for index, pattern in enumerate(patterns):
+        found, unmatched, skipped = _matching(folder, [pattern])
+        if unmatched:
+            notes.append(f"nothing matched {_some(unmatched)}")
+        left_out += skipped
+        for path in found:
+            if files >= LISTED_MAX:
+                notes.append(f"only the first {LISTED_MAX} files were listed")
+                break
+            described = _described(folder, path)
+            if described is None:
+                left_out.append(path)
+                continue
+            base = _base_of(folder, pattern)
+            name = os.path.relpath(path, base) if base else path
+            line = {"pattern": index, "path": path, "name": name, **described}
+            written.write(json.dumps(line).encode() + b"\n")
+            files += 1
+    if left_out:
+        notes.append(f"left out, as links, special files or unreadable: {_some(left_out)}")
+    note = "; ".join(notes)
+    if not files:
+        return OutputsManifest(note=note)
+    return OutputsManifest(files=files, bytes=written.count, sha256=written.digest.hexdigest(), note=note)
+
+
+def _base_of(folder: Path, pattern: str) -> str:
+    """Return the folder that a pattern's files are counted from: what it names, or what stands before its wildcards."""
+    plain = os.path.normpath(pattern)
+    if not glob.has_magic(pattern):
+        return plain if (folder / plain).is_dir() else os.path.dirname(plain)
+    parts = list(itertools.takewhile(lambda part: not glob.has_magic(part), plain.split("/")))
+    return "/".join(parts)
+
+
+def _described(folder: Path, path: str) -> dict[str, Any] | None:
+    """Return size and MD5 of a regular file; None if it is none."""
+    try:
+        handle = os.open(folder / path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return None
+    with os.fdopen(handle, "rb") as file:
+        state = os.fstat(handle)
+        if not stat.S_ISREG(state.st_mode):
+            return None
+        digest = hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False))
+    return {"bytes": state.st_size, "md5": digest.hexdigest()}
 
 
 def pack_settled(
@@ -293,7 +361,7 @@ def main() -> int:
     if asked["uid"] is not None:
         launch.become_user(asked["uid"])
     launch.die_with_parent()  # afterwards: another user takes that back
-    pack_now = pack_settled if asked["changes"] else pack
+    pack_now = list_files if asked["lists"] else pack_settled if asked["changes"] else pack
     manifest = pack_now(Path(), asked["patterns"], sys.stdout.buffer, asked["limit_bytes"])
     sys.stdout.buffer.flush()
     os.fsync(sys.stdout.fileno())

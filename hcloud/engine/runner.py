@@ -24,7 +24,7 @@ from hcloud.engine.calls import CHUNK_BYTES, Answer, Calls, Command, EngineAway,
 from hcloud.engine.channel import ADMIT, ARCHIVES, AWAIT, CALL, OBSERVE, daemon_options
 from hcloud.engine.gang_credential import gang_of, gang_pem, gang_port
 from hcloud.engine.tls import enrolment_secret
-from hcloud.engine.wire import outputs_piece_from_wire, report_from_wire, unit_to_wire
+from hcloud.engine.wire import outputs_piece_from_wire, printable_note, report_from_wire, unit_to_wire
 from hcloud.provider import (
     AdmittedMachine,
     LogChunk,
@@ -36,6 +36,7 @@ from hcloud.provider import (
     StartResult,
     Stream,
     UnitSpec,
+    UploadState,
     WorkerReport,
 )
 
@@ -281,6 +282,30 @@ class GatewayRunner:
     ) -> OutputsPiece:
         """Read a part of what a unit keeps for its next attempt, for as long as that takes."""
         return self._read_archive({"op": "checkpoint", "unit": unit, "number": number}, instance_id, offset, limit)
+
+    def read_listing(self, unit: UnitId, instance_id: InstanceId, offset: int, limit: int) -> OutputsPiece:
+        """Read a part of the list of a unit's files that are to go to buckets, for as long as that takes."""
+        return self._read_archive({"op": "listing", "unit": unit}, instance_id, offset, limit)
+
+    def send_outputs(self, unit: UnitId, instance_id: InstanceId, listed: str) -> UploadState:
+        """Have a unit's machine send what a list names, or ask how that goes. Raises WorkerUnreachable, OSError."""
+        name = _archive_name(Path(listed))
+        command = Command((), instance_id, {"op": "upload", "unit": unit, "list": name})
+        (answer,) = self._calls.ask_at_leisure([command])
+        if answer.get("need") == name:
+            sent = self._calls.upload(instance_id, name, Path(listed))
+            if "taken" not in sent:
+                raise WorkerUnreachable(f"{instance_id}: {_words(sent)}")
+            (answer,) = self._calls.ask_at_leisure([command])
+        if "absent" in answer or "refused" in answer:
+            return UploadState(sent=0, problem="its machine no longer has it")
+        if "problem" not in answer:
+            raise WorkerUnreachable(f"{instance_id}: {_words(answer)}")
+        try:
+            sent_files = None if answer["sent"] is None else int(answer["sent"])
+        except (ValueError, TypeError):
+            return UploadState(sent=0, problem="its machine sent something that makes no sense")
+        return UploadState(sent=sent_files, problem=printable_note(str(answer["problem"])))
 
     def _read_archive(self, request: Answer, instance_id: InstanceId, offset: int, limit: int) -> OutputsPiece:
         """Read in pieces that are under way together, so that agent, gateway and this process are busy at one time."""

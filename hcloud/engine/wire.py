@@ -43,7 +43,7 @@ def unit_to_wire(spec: UnitSpec) -> dict[str, Any]:
     plain: dict[str, Any] = to_plain(spec) | {"env": dict(spec.env), "workdir": None}
     del plain["refusal"], plain["refusal_cause"], plain["secrets"], plain["restore"]
     plain["inputs"] = INPUTS if spec.inputs is not None else None
-    newer = ("inputs", "outputs", "checkpoint", "cpus", "tasks", "framework", "addresses")
+    newer = ("inputs", "outputs", "bucket_outputs", "checkpoint", "cpus", "tasks", "framework", "addresses")
     for name in newer:  # nor do they know these
         if not plain[name]:
             del plain[name]
@@ -69,6 +69,7 @@ def unit_from_wire(plain: Mapping[str, Any]) -> UnitSpec:
         "command": tuple(plain["command"]),
         "peers": tuple(plain["peers"]),
         "outputs": tuple(plain.get("outputs", ())),
+        "bucket_outputs": tuple(plain.get("bucket_outputs", ())),
         "cpus": tuple(plain.get("cpus", ())),
         "tasks": _tasks_from_wire(plain["tasks"]) if plain.get("tasks") is not None else None,
         "addresses": tuple(plain.get("addresses", ())),
@@ -222,14 +223,11 @@ def outputs_piece_from_wire(plain: Mapping[str, Any]) -> OutputsPiece:
     described = plain["manifest"]
     manifest = None
     if described is not None:
-        sha256, note = (
-            str(described["sha256"]),
-            "".join(each if each.isprintable() else "?" for each in str(described["note"])),
-        )
+        sha256, note = str(described["sha256"]), printable_note(str(described["note"]))
         if described["bytes"] and not re.fullmatch("[0-9a-f]{64}", sha256):
             raise ValueError("the digest of outputs is not one of SHA-256")
         manifest = OutputsManifest(
-            files=int(described["files"]), bytes=int(described["bytes"]), sha256=sha256, note=note[:NOTE_CHARACTERS_MAX]
+            files=int(described["files"]), bytes=int(described["bytes"]), sha256=sha256, note=note
         )
     return OutputsPiece(
         content=bytes(plain["content"]),
@@ -237,6 +235,11 @@ def outputs_piece_from_wire(plain: Mapping[str, Any]) -> OutputsPiece:
         end=bool(plain["end"]),
         manifest=manifest,
     )
+
+
+def printable_note(text: str) -> str:
+    """Return what a machine says as it may be shown."""
+    return "".join(each if each.isprintable() else "?" for each in text[:NOTE_CHARACTERS_MAX])
 
 
 def stream_name(text: str) -> Stream:

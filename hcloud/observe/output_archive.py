@@ -18,6 +18,7 @@ from hcloud.core.clock import Clock
 from hcloud.core.errors import WorkerUnreachable
 from hcloud.core.model import InstanceId, UnitId
 from hcloud.observe.archive_receiver import ArchiveReceiver
+from hcloud.observe.bucket_outputs import BucketOutputs, Delivery
 from hcloud.provider import OutputsManifest, OutputsPiece
 
 _log = logging.getLogger("hcloud")
@@ -44,6 +45,8 @@ class LeftUnit:
 
     instance_id: InstanceId
     user: str
+    delivery: Delivery | None = None
+    """What of it goes to buckets."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,6 +86,8 @@ class OutputArchive:
     """Largest archive of a unit."""
     max_user_mib: int
     """Of all that is kept for a user; beyond, the oldest are deleted."""
+    buckets: BucketOutputs | None = None
+    """Sends files to buckets; None: nothing does."""
     on_done: Callable[[], object] = lambda: None
     """Called when a unit's outputs are all here."""
     trouble: str = ""
@@ -124,6 +129,13 @@ class OutputArchive:
 
     def _copied(self, unit: UnitId, left: LeftUnit) -> bool:
         """Copy until the end; return whether that came. False: it is not packed yet, or was damaged on its way."""
+        delivered = ""
+        if left.delivery is not None and self.buckets is not None:
+            words = self.buckets.deliver(unit, left.delivery)
+            if words is None:
+                self._moved_at.pop(unit, None)  # which has limits of its own
+                return False
+            delivered = words
         part = self.folder / f"{unit}.part"
         receiver = ArchiveReceiver(clock=self.clock, max_mib=self.max_mib, packing_s=PACKING_S, look_s=PACKING_LOOK_S)
         received = receiver.receive(partial(self.read, unit, left.instance_id), part)
@@ -140,6 +152,7 @@ class OutputArchive:
                 if self._spoilt[unit] < SPOILT_MAX:
                     return False
                 manifest = OutputsManifest(note="its outputs arrived damaged every time, so none is kept")
+        manifest = replace(manifest, note="; ".join(each for each in (delivered, manifest.note) if each))
         self._keep(unit, left, manifest, part)
         return True
 
@@ -169,6 +182,8 @@ class OutputArchive:
         self._spoilt.pop(unit, None)
         self._asked.pop(unit, None)
         self._moved_at.pop(unit, None)
+        if self.buckets is not None:
+            self.buckets.forget(unit)
 
     def _with_room(self, user: str, manifest: OutputsManifest) -> OutputsManifest:
         """Delete the user's oldest outputs until this one fits their share."""

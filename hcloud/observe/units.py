@@ -14,6 +14,7 @@ from hcloud.core.estimates import Classification
 from hcloud.core.model import Allocation, EventKind, FailureCause, Instance, InstanceId, Job, JobId, ServiceTarget
 from hcloud.core.rows import number_of
 from hcloud.observe import facts
+from hcloud.observe.bucket_outputs import Delivery
 from hcloud.observe.checkpoint_archive import CheckpointArchive
 from hcloud.observe.co_runs import CoRunPeriods
 from hcloud.observe.facts import Change, FactBatch, ObservationRound, UnitEnd, UnitHost
@@ -189,9 +190,10 @@ class UnitObserver:
         """Return those of ended units that leave no outputs, or whose outputs are here; the others are being copied."""
         left = dict[str, LeftUnit]()
         for unit, instance_id in ended.items():
-            job, _ = self.unit_index.owners[instance_id][unit]
-            if job.spec.outputs:
-                left[unit] = LeftUnit(instance_id=instance_id, user=job.spec.user)
+            job, allocation = self.unit_index.owners[instance_id][unit]
+            if job.spec.outputs or job.spec.bucket_outputs:
+                delivery = _delivery(job, allocation.rank, instance_id)
+                left[unit] = LeftUnit(instance_id=instance_id, user=job.spec.user, delivery=delivery)
         if not left or self.outputs is None:
             return ended.keys()
         return ended.keys() - left.keys() | self.outputs.collect(left)
@@ -388,3 +390,13 @@ class UnitObserver:
 
 def _only(memory: Mapping[str, Memory], known: Set[str]) -> dict[str, Memory]:
     return {name: each for name, each in memory.items() if name in known}
+
+
+def _delivery(job: Job, rank: int, instance_id: InstanceId) -> Delivery | None:
+    """Return what of a unit goes to buckets. Several nodes, and tasks, have a folder each."""
+    spec = job.spec
+    if not spec.bucket_outputs:
+        return None
+    places = [str(spec.tasks.id_at(job.task_position))] if job.array and spec.tasks is not None else []
+    places += [str(rank)] if spec.nodes.count > 1 else []
+    return Delivery(instance_id=instance_id, user=spec.user, outputs=spec.bucket_outputs, place="/".join(places))

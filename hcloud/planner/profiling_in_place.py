@@ -152,6 +152,7 @@ def _run(
         profile=request,
         inputs=(),
         outputs=(),
+        bucket_outputs=(),
         checkpoint=None,
         framework=None,
         placement=Constraints(instance_id=instance.id),

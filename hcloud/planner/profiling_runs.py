@@ -159,6 +159,7 @@ def _run_spec(spec: JobSpec, request: ProfileRequest, policy: ProfilingPolicy) -
         profiling="never",
         profile=request,
         outputs=(),
+        bucket_outputs=(),
         checkpoint=None,
         framework=None,
         vcpus_within=None,

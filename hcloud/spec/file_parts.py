@@ -7,7 +7,7 @@ from typing import Annotated, Final, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_serializer, model_validator
 
-from hcloud.core.bucket_urls import BucketInput, is_bucket_url, parse_bucket_url, why_no_path
+from hcloud.core.bucket_urls import BucketInput, BucketOutput, is_bucket_url, parse_bucket_url, why_no_path
 from hcloud.core.errors import ConfigError
 from hcloud.core.model import Checkpoint
 from hcloud.core.units import NonEmptyText, PositiveSeconds, shown
@@ -115,6 +115,48 @@ def bucket_inputs(inputs: tuple[InputPart, ...]) -> tuple[BucketInput, ...]:
                 where=f"inputs[{index}].from",
             )
     return tuple(BucketInput(source=each.source, to=each.to) for each in inputs)
+
+
+class OutputPart(JobFilePart):
+    """Files that are brought back, or sent to a bucket."""
+
+    source: Annotated[NonEmptyText, AfterValidator(output_pattern)] = Field(
+        alias="from", description="A file, folder or pattern below the work directory."
+    )
+    """What is kept."""
+    to: NonEmptyText | None = None
+    """A folder of a bucket, s3://BUCKET/FOLDER or gs://BUCKET/FOLDER; left out: it is brought back."""
+
+    @model_validator(mode="after")
+    def _known(self) -> OutputPart:
+        if self.to is not None:
+            try:
+                parse_bucket_url(self.to)
+            except ValueError as error:
+                raise AtKey("to", str(error)) from None
+        return self
+
+    @model_serializer
+    def _as_written(self) -> str | dict[str, str]:
+        return self.source if self.to is None else {"from": self.source, "to": self.to}
+
+
+OutputParts = Annotated[
+    tuple[
+        Annotated[OutputPart, BeforeValidator(input_from_text, json_schema_input_type=OutputPart | NonEmptyText)], ...
+    ],
+    Field(max_length=100),
+]
+
+
+def brought_back(outputs: tuple[OutputPart, ...]) -> tuple[str, ...]:
+    """Return the patterns of what is brought back."""
+    return tuple(each.source for each in outputs if each.to is None)
+
+
+def bucket_outputs(outputs: tuple[OutputPart, ...]) -> tuple[BucketOutput, ...]:
+    """Return what goes to buckets, as a job has it."""
+    return tuple(BucketOutput(pattern=each.source, to=each.to) for each in outputs if each.to is not None)
 
 
 def checkpoint_from_path(value: object) -> object:

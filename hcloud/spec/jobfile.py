@@ -61,10 +61,12 @@ from hcloud.core.units import (
 from hcloud.spec.file_parts import (
     CheckpointPart,
     InputParts,
+    OutputParts,
+    brought_back,
     bucket_inputs,
+    bucket_outputs,
     check_inputs,
     checkpoint_from_path,
-    output_pattern,
 )
 from hcloud.spec.job_variables import JobFilePart, SecretPart, VariableValue, fits_a_program, whole_number_as_text
 from hcloud.spec.key_changes import KEY_CHANGES, translate_keys
@@ -513,8 +515,9 @@ class JobFile(JobFilePart):
     """Digest of what is in it, without times of files; set by `hcloud submit`."""
     inputs: InputParts = ()
     """Files that it finds in its work directory: `{from: PATH or s3://BUCKET/KEY or gs://BUCKET/KEY, to: PATH}`."""
-    outputs: Annotated[tuple[Annotated[NonEmptyText, AfterValidator(output_pattern)], ...], Field(max_length=100)] = ()
-    """Files to bring back, as patterns below the work directory: results/, "*.csv", "models/**/best.pt"."""
+    outputs: OutputParts = ()
+    """Files to bring back, as patterns below the work directory: results/, "*.csv", "models/**/best.pt"; or to send:
+    `{from: results/, to: "s3://BUCKET/FOLDER"}`."""
     checkpoint: (
         Annotated[
             CheckpointPart,
@@ -742,7 +745,6 @@ class JobFile(JobFilePart):
             "setup",
             "workdir_sha256",
             "workdir_content_sha256",
-            "outputs",
             "framework",
             "priority",
             "stateful",
@@ -774,6 +776,8 @@ class JobFile(JobFilePart):
             "max_runtime_s": self.max_runtime,
             "stop_grace_s": self.stop_grace,
             "inputs": bucket_inputs(self.inputs),
+            "outputs": brought_back(self.outputs),
+            "bucket_outputs": bucket_outputs(self.outputs),
             "checkpoint": self.checkpoint and self.checkpoint.to_checkpoint(),
             "progress": progress and ProgressHook(file=progress.file, total=progress.total),
             "metrics": metrics and MetricsHook(url=metrics.url, probe=metrics.probe, every_s=metrics.every),

@@ -111,6 +111,21 @@ class FakeGcs:
                 else:
                     self.answer(200, content, x_goog_generation=store.generation(content))
 
+            def do_PUT(self) -> None:
+                content = self.rfile.read(int(self.headers["Content-Length"]))
+                url = urlsplit(self.path)
+                query = {name: values[0] for name, values in parse_qs(url.query, keep_blank_values=True).items()}
+                bucket, _, name = unquote(url.path).lstrip("/").partition("/")
+                least, _, most = self.headers["x-goog-content-length-range"].partition(",")
+                md5 = base64.b64encode(hashlib.md5(content).digest()).decode()
+                if not store.is_signed("PUT", url.path, query, self.headers):
+                    self.answer(403, b"no")
+                elif md5 != self.headers["Content-MD5"] or not int(least) <= len(content) <= int(most):
+                    self.answer(400, b"other content")
+                else:
+                    store.objects[bucket, name] = content
+                    self.answer(200, b"")
+
             def list(self, bucket: str, prefix: str) -> None:
                 if bucket not in {each for each, _ in store.objects}:
                     self.answer(404, b"{}", Content_Type="application/json")

@@ -50,6 +50,21 @@ def test_inputs_are_there_before_anything_runs(home: Home, s3: str, tmp_path: Pa
     assert not list((home.path / "inputs").iterdir())
 
 
+def test_outputs_go_to_a_bucket_and_machines_get_no_credential(home: Home, s3: str) -> None:
+    script = 'mkdir -p r/deep; echo "$HCLOUD_TASK_ID" > r/id; echo x > r/deep/y; env | grep AWS; exit 3'
+    options = ("-y", "-q", "--array", "0-1", "--outputs", "r=s3://lake/team/out", *SMALL)
+    job = home.run("submit", *options, "--", "sh", "-c", script).split()[0]
+    home.run("wait", job, exit_code=1)
+    client = boto3.client("s3", endpoint_url=s3, region_name="us-east-1", aws_access_key_id="test",
+                          aws_secret_access_key="test")  # fmt: skip
+    keys = [each["Key"] for each in client.list_objects_v2(Bucket="lake", Prefix="team/out/")["Contents"]]
+    assert keys == [f"team/out/{task}/{name}" for task in (0, 1) for name in ("deep/y", "id")]
+    assert client.get_object(Bucket="lake", Key="team/out/1/id")["Body"].read() == b"1\n"
+    told = home.run("cp", f"{job}[1]", ".", exit_code=2)
+    assert "2 files (4 bytes) went to s3://lake/team/out" in told
+    assert not list((home.path / "outputs").glob("*.urls"))
+
+
 def test_what_cannot_be_had_is_one_sentence_before_anything_is_rented(home: Home, tmp_path: Path) -> None:
     for given, words in (
         ("s3://lake/team/missing", "s3://lake/team/missing: there is no such object"),
