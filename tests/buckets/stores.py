@@ -78,72 +78,7 @@ class FakeGcs:
     @contextmanager
     def serve(self) -> Iterator[str]:
         """Serve on a port of this host; gives the address."""
-        store = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def log_message(self, *_: object) -> None:
-                pass
-
-            def answer(self, code: int, content: bytes, **headers: str) -> None:
-                self.send_response(code)
-                for name, value in {"Content-Length": str(len(content)), **headers}.items():
-                    self.send_header(name.replace("_", "-"), value)
-                self.end_headers()
-                self.wfile.write(content)
-
-            def do_POST(self) -> None:
-                self.rfile.read(int(self.headers["Content-Length"]))
-                token = {"access_token": "t", "expires_in": 3600, "token_type": "Bearer"}
-                self.answer(200, json.dumps(token).encode(), Content_Type="application/json")
-
-            def do_GET(self) -> None:
-                url = urlsplit(self.path)
-                query = {name: values[0] for name, values in parse_qs(url.query, keep_blank_values=True).items()}
-                if url.path.startswith("/storage/v1/b/"):
-                    self.list(url.path.split("/")[4], query.get("prefix", ""))
-                    return
-                bucket, _, name = unquote(url.path).lstrip("/").partition("/")
-                content = store.objects.get((bucket, name))
-                if not store.is_signed("GET", url.path, query, self.headers):
-                    self.answer(403, b"no")
-                elif content is None or query.get("generation") != store.generation(content):
-                    self.answer(404, b"gone")
-                else:
-                    self.answer(200, content, x_goog_generation=store.generation(content))
-
-            def do_PUT(self) -> None:
-                content = self.rfile.read(int(self.headers["Content-Length"]))
-                url = urlsplit(self.path)
-                query = {name: values[0] for name, values in parse_qs(url.query, keep_blank_values=True).items()}
-                bucket, _, name = unquote(url.path).lstrip("/").partition("/")
-                least, _, most = self.headers["x-goog-content-length-range"].partition(",")
-                md5 = base64.b64encode(hashlib.md5(content).digest()).decode()
-                if not store.is_signed("PUT", url.path, query, self.headers):
-                    self.answer(403, b"no")
-                elif md5 != self.headers["Content-MD5"] or not int(least) <= len(content) <= int(most):
-                    self.answer(400, b"other content")
-                else:
-                    store.objects[bucket, name] = content
-                    self.answer(200, b"")
-
-            def list(self, bucket: str, prefix: str) -> None:
-                if bucket not in {each for each, _ in store.objects}:
-                    self.answer(404, b"{}", Content_Type="application/json")
-                    return
-                items = [
-                    {
-                        "name": name,
-                        "bucket": bucket,
-                        "size": str(len(content)),
-                        "generation": store.generation(content),
-                        "md5Hash": base64.b64encode(hashlib.md5(content).digest()).decode(),
-                    }
-                    for (each, name), content in sorted(store.objects.items())
-                    if each == bucket and name.startswith(prefix)
-                ]
-                self.answer(200, json.dumps({"items": items}).encode(), Content_Type="application/json")
-
-        server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        server = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (_GcsHandler,), {"store": self}))
         thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
         thread.start()
         self.address = f"http://127.0.0.1:{server.server_address[1]}"
@@ -152,3 +87,69 @@ class FakeGcs:
         finally:
             server.shutdown()
             server.server_close()
+
+
+class _GcsHandler(BaseHTTPRequestHandler):
+    store: FakeGcs
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+    def answer(self, code: int, content: bytes, **headers: str) -> None:
+        self.send_response(code)
+        for name, value in {"Content-Length": str(len(content)), **headers}.items():
+            self.send_header(name.replace("_", "-"), value)
+        self.end_headers()
+        self.wfile.write(content)
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        token = {"access_token": "t", "expires_in": 3600, "token_type": "Bearer"}
+        self.answer(200, json.dumps(token).encode(), Content_Type="application/json")
+
+    def do_GET(self) -> None:
+        url = urlsplit(self.path)
+        query = {name: values[0] for name, values in parse_qs(url.query, keep_blank_values=True).items()}
+        if url.path.startswith("/storage/v1/b/"):
+            self.list(url.path.split("/")[4], query.get("prefix", ""))
+            return
+        bucket, _, name = unquote(url.path).lstrip("/").partition("/")
+        content = self.store.objects.get((bucket, name))
+        if not self.store.is_signed("GET", url.path, query, self.headers):
+            self.answer(403, b"no")
+        elif content is None or query.get("generation") != self.store.generation(content):
+            self.answer(404, b"gone")
+        else:
+            self.answer(200, content, x_goog_generation=self.store.generation(content))
+
+    def do_PUT(self) -> None:
+        content = self.rfile.read(int(self.headers["Content-Length"]))
+        url = urlsplit(self.path)
+        query = {name: values[0] for name, values in parse_qs(url.query, keep_blank_values=True).items()}
+        bucket, _, name = unquote(url.path).lstrip("/").partition("/")
+        least, _, most = self.headers["x-goog-content-length-range"].partition(",")
+        md5 = base64.b64encode(hashlib.md5(content).digest()).decode()
+        if not self.store.is_signed("PUT", url.path, query, self.headers):
+            self.answer(403, b"no")
+        elif md5 != self.headers["Content-MD5"] or not int(least) <= len(content) <= int(most):
+            self.answer(400, b"other content")
+        else:
+            self.store.objects[bucket, name] = content
+            self.answer(200, b"")
+
+    def list(self, bucket: str, prefix: str) -> None:
+        if bucket not in {each for each, _ in self.store.objects}:
+            self.answer(404, b"{}", Content_Type="application/json")
+            return
+        items = [
+            {
+                "name": name,
+                "bucket": bucket,
+                "size": str(len(content)),
+                "generation": self.store.generation(content),
+                "md5Hash": base64.b64encode(hashlib.md5(content).digest()).decode(),
+            }
+            for (each, name), content in sorted(self.store.objects.items())
+            if each == bucket and name.startswith(prefix)
+        ]
+        self.answer(200, json.dumps({"items": items}).encode(), Content_Type="application/json")
