@@ -406,16 +406,26 @@ class AdmissionPolicy:
         return key if kind == "tag" else None
 
 
-CorrectionStep = Literal["reprofile", "reclassify", "resize", "evict", "nodes", "move"]
+CorrectionStep = Literal["repin", "reprofile", "reclassify", "resize", "squeeze", "evict", "nodes", "move"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=_STRICT)
 class CorrectionPolicy:
     """Corrective steps for running jobs that miss their target or behave unexpectedly (Quasar §4.4)."""
 
-    steps: tuple[CorrectionStep, ...] = ("reprofile", "reclassify", "resize", "evict", "nodes", "move")
-    """Allowed steps, always tried in this order: profile a copy again, update the classification from measurements,
-    give the job more of its instances, evict best-effort neighbours, add missing nodes, move it. Empty: none."""
+    steps: tuple[CorrectionStep, ...] = (
+        "repin",
+        "reprofile",
+        "reclassify",
+        "resize",
+        "squeeze",
+        "evict",
+        "nodes",
+        "move",
+    )
+    """Allowed steps, always tried in this order: pin the job to better CPUs of its instance, profile a copy again,
+    update the classification from measurements, give the job more of its instances, squeeze best-effort neighbours onto
+    fewer CPUs, evict them, add missing nodes, move it. Empty: none."""
     margin: Annotated[Number, Field(gt=0, lt=1)] = 0.1
     """A target is missed if performance is below it by at least this fraction; a latency, if it is surely not kept."""
     confidence: Annotated[Number, Field(ge=0.9, le=0.999999)] = 0.999

@@ -1,9 +1,10 @@
 """Correct running jobs that miss their target (Paragon §3.4, Quasar §4.4, Mage).
 
-A job that surely misses its target (:mod:`hcloud.planner.correction.monitor`) is helped one step at a time. First
-HCloud learns why: a copy is profiled again on an idle instance, then the measured performance replaces the estimate.
-Then the job gets more vCPUs of its instance, best-effort neighbours are evicted, missing nodes are added, and finally
-it is moved, stateless jobs first.
+A job that surely misses its target (:mod:`hcloud.planner.correction.monitor`) is helped one step at a time. Where
+other CPUs of its machine are better it is pinned there at once. Else HCloud learns why: a copy is profiled again on an
+idle instance, then the measured performance replaces the estimate. Then the job gets more vCPUs of its instance,
+best-effort neighbours are squeezed onto fewer CPUs or evicted, missing nodes are added, and finally it is moved,
+stateless jobs first.
 
 A step is taken only if it is expected to save ``gain`` times what it costs, in seconds of the job's own work: work lost
 and repeated, the gap, and what others lose. After each step the job settles, and is judged again by readings taken
@@ -29,6 +30,7 @@ from hcloud.core.model import FailureCause, Job, Number, Reason, ServiceTarget
 from hcloud.planner.admission import queue_key
 from hcloud.planner.context import MOVED, NODES, NODES_LAUNCHED, PlanContext
 from hcloud.planner.correction.attribution import LossAttribution, describe_learnt, feedback_from
+from hcloud.planner.correction.cores import REPIN, SQUEEZE, can_repin, repin, squeeze
 from hcloud.planner.correction.monitor import (
     LEARNING,
     Assessment,
@@ -94,7 +96,13 @@ def _check(context: PlanContext, rechecks: RecheckQueue, job: Job) -> RankSample
         _postpone(context, rechecks, job, view)
         return None
     kept_until = _kept_until(context, view)
-    if kept_until == -math.inf or job.unmet_code or _is_due_for_sampling(context, view) or _has_slowed(context, view):
+    if (
+        _late_lately(context, view) is not None
+        or kept_until == -math.inf
+        or job.unmet_code
+        or _is_due_for_sampling(context, view)
+        or _has_slowed(context, view)
+    ):
         return view
     _postpone(context, rechecks, job, view, kept_until)
     return None
@@ -192,8 +200,10 @@ def _correct_target(context: PlanContext, view: RankSamples) -> bool:
     """
     policy, assessment = context.policy.correction, view.assess()
     if assessment is None:
-        return False
+        return _repin_early(context, view)
     if not assessment.missed(deviations_of(policy.confidence), policy.margin):
+        if _repin_early(context, view):
+            return True
         if view.job.unmet_code and assessment.pace.mean >= assessment.enough(policy.margin) * assessment.wanted:
             text = f"meets its target again: {_measured(view, assessment)}"
             context.decisions.add(Miss(job_id=view.job.id, reason=Reason(code=MET, text=text)))
@@ -210,7 +220,7 @@ def _correct_target(context: PlanContext, view: RankSamples) -> bool:
         return False
     refused = list[NoOption]()
     for step, options in _OPTIONS.items():
-        for option in options(context, view, assessment) if step in policy.steps else (_switched_off(step),):
+        for option in options(context, view, assessment) if step in policy.steps else _switched_off(view, step):
             if isinstance(option, NoOption):
                 refused.append(option)
             elif option.step in LEARNING or _is_worthwhile(context, assessment, option.factor, option.cost_s):
@@ -223,8 +233,31 @@ def _correct_target(context: PlanContext, view: RankSamples) -> bool:
     return False
 
 
-def _switched_off(step: str) -> NoOption:
-    return NoOption(step=step, code="off", text="not in correction.steps")
+def _repin_early(context: PlanContext, view: RankSamples) -> bool:
+    """Pin a service to better CPUs once its last readings are clearly late: that costs nearly nothing and can be
+    undone, so it waits for less evidence than other steps (Mage §4.2)."""
+    policy, late = context.policy.correction, _late_lately(context, view)
+    if late is None or view.expectation.steps_taken >= policy.max_steps_per_attempt:
+        return False
+    for option in repin(context, view, late):
+        if isinstance(option, Option):
+            _take(context, view, late, option)
+            return True
+    return False
+
+
+def _late_lately(context: PlanContext, view: RankSamples) -> Assessment | None:
+    """Return how late a service's last readings are, if other CPUs might help it."""
+    if view.job.unmet_code:  # it was tried, and is again with the other steps
+        return None
+    late = view.late_lately(context.policy.correction.margin)
+    return late if late is not None and can_repin(context, view) else None
+
+
+def _switched_off(view: RankSamples, step: str) -> Sequence[NoOption]:
+    if step in (REPIN, SQUEEZE) and view.instance.cpu_topology is None:
+        return ()  # it could not be taken anyway
+    return (NoOption(step=step, code="off", text="not in correction.steps"),)
 
 
 def _record_miss(context: PlanContext, view: RankSamples, assessment: Assessment, refused: Sequence[NoOption]) -> None:
@@ -505,9 +538,11 @@ def _best_type_speedup(context: PlanContext, view: RankSamples) -> float:
 
 
 _OPTIONS: dict[str, Callable[[PlanContext, RankSamples, Assessment], Iterator[Option | NoOption]]] = {
+    REPIN: repin,
     "reprofile": _reprofile,
     "reclassify": _reclassify,
     "resize": resize,
+    SQUEEZE: squeeze,
     "evict": _evict,
     "nodes": more_nodes,
     "move": _move,

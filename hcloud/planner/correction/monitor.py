@@ -48,6 +48,8 @@ AT_BOUND, STILL_AT_BOUND = 0.95, 0.9
 """From this part of its bound on, a latency is at it: a service that served more requests would break it. The second
 holds while the service misses its target, so that it does not change back and forth."""
 OF_SERVICE = ("latency", "rate")
+LATE_READINGS = 2
+"""So many readings in a row over a bound are enough for a step that costs nearly nothing."""
 _UNKNOWN: Any = object()
 """Marks a value that was not computed yet; None is a valid result."""
 
@@ -210,6 +212,24 @@ class RankSamples:
         # Each is of many requests already; noisy ones are judged by as many as those of other jobs.
         readings = self.context.policy.correction.readings
         return pace_of_rate(in_time, self.since, max(3, readings // 2), window=WINDOW * readings)
+
+    def late_lately(self, margin: float) -> Assessment | None:
+        """Return the last ``LATE_READINGS`` readings of a service if each is over its bound by the margin; else
+        None."""
+        target = self.job.spec.target
+        if not isinstance(target, ServiceTarget):
+            return None
+        kept = self.watched.latency_kept(self.held.rank, target.percentile, target.latency_ms)
+        late, looks = list[float](), 0
+        for each in reversed(kept):
+            if each.at <= self.since or each.value * (1.0 + margin) > 1.0:
+                break
+            late.append(each.value)
+            looks += each.looks
+            if looks >= LATE_READINGS:
+                pace = Pace(math.fsum(late) / len(late), 0.0, looks, [(value, 1) for value in late], LATE_READINGS)
+                return Assessment(by="latency", pace=pace, wanted=1.0)
+        return None
 
     def served(self) -> Pace | None:
         """Return the requests per second that all ranks of a service serve; None: unknown, or too few readings."""
