@@ -8,8 +8,11 @@ from contextlib import suppress
 from pathlib import Path
 
 from hcloud.core.cpu_topology import CPUS_MAX, dense, parse_cpu_list
+from hcloud.engine.usage import cpu_ticks
 
 SYSTEM = Path("/sys/devices/system")
+BUSY_SHARE = 0.1
+"""Processes that used less than this share of what the busiest one used do not show where a unit works."""
 
 
 def usable_cpus(cpus: tuple[int, ...] | None) -> tuple[int, ...]:
@@ -38,9 +41,13 @@ def read_topology(cpus: Iterable[int], system: Path = SYSTEM) -> list[list[int]]
 
 
 def affinity(pids: Iterable[int], among: Iterable[int]) -> tuple[int, ...]:
-    """Return the CPUs on which these processes may run, together; empty: on all of ``among``, or there are none."""
-    found: set[int] = set()
-    for pid in pids:
+    """Return the CPUs on which those of these processes may run that do the work, together; empty: on all of ``among``,
+    or there are none. A sandbox's own processes, which only wait, do not count."""
+    worked = {pid: cpu_ticks(pid) for pid in pids}
+    least, found = BUSY_SHARE * max(worked.values(), default=0), set[int]()
+    for pid, ticks in worked.items():
+        if ticks < least:
+            continue
         try:
             found |= os.sched_getaffinity(pid)
         except OSError:  # it has ended

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
 MIB, GIB = 1 << 20, 1 << 30
 FIRST_SAMPLE_S = 0.5
-SAMPLE_S = 2.0
+SAMPLE_S, LATE_SAMPLE_S = 2.0, 4.0
+"""Time between two samples; the second of a service whose readings, which come more often, fail."""
 DISK_USED_UP = 0.97
 DISK_SHARE = 20.0
 """Counting a unit's files takes at most one part in so many of the time."""
@@ -66,6 +67,8 @@ class Sampler:
             from hcloud.engine.metrics import MetricsReader
 
             self._metrics = MetricsReader(spec.metrics, sandboxed=sandboxed, group=group)
+        self._is_read_often = spec.metrics is not None and spec.metrics.every_s <= SAMPLE_S
+        self._read_at = 0.0
         self._next_sample = time.monotonic() + FIRST_SAMPLE_S
         self._next_count = 0.0
         self.ended = EndedProcesses()
@@ -80,12 +83,20 @@ class Sampler:
             self._metrics.step(first_process)
         if self._group is None:
             overrun = self._watch_memory()
-        if now >= self._next_sample:
-            self._next_sample = now + SAMPLE_S
+        if now >= self._next_sample or self._has_new_reading():
+            # One that is read often is sampled with each reading, so that none counts twice.
+            self._next_sample = now + (LATE_SAMPLE_S if self._is_read_often else SAMPLE_S)
             self._write(self._measure())
         if now >= self._next_count:
             overrun = overrun or self._watch_disk(now)
         return overrun
+
+    def _has_new_reading(self) -> bool:
+        """Return whether a service that is read often was read since this was asked."""
+        if self._metrics is None or not self._is_read_often or self._metrics.span[1] == self._read_at:
+            return False
+        self._read_at = self._metrics.span[1]
+        return True
 
     def finish(self) -> None:
         """Take the last sample: the command has ended, its group still knows what it used."""

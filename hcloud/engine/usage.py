@@ -86,6 +86,12 @@ def tree_usage(pids: Iterable[int]) -> TreeUsage:
     )
 
 
+def cpu_ticks(pid: int) -> int:
+    """Return the CPU time that a process has used itself, in ticks; 0 if it has ended."""
+    fields = _stat(pid)
+    return int(fields[11]) + int(fields[12]) if fields is not None else 0
+
+
 def disk_bytes(directory: Path, stop_at: int, nested: int = _NESTED_MAX) -> int:
     """Return what the files below use on disk. Links are not followed.
 

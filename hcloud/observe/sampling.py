@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Any
 
-from hcloud.core.model import EventKind, Job, ServiceTarget, Target
+from hcloud.core.model import EventKind, Job, JobSpec, ServiceTarget, Target
 from hcloud.forecast.job_monitor import WINDOW
 from hcloud.provider import UnitSample
 from hcloud.spec.policy import Policy
@@ -32,6 +32,9 @@ GAP_MAX_S = 300.0
 (:data:`hcloud.forecast.job_monitor.WATCHED_S`)."""
 _MEASURED = ("cpu_s", "memory_mib", "read_mib", "written_mib", "progress", "requests_per_s")
 _measured_of = attrgetter(*_MEASURED)
+OFTEN_S, EARLY = 5.0, 0.75
+"""A service whose metrics are read more often than this is judged by each reading, and a sample may come early by the
+rest of this share."""
 Recorded = tuple[UnitSample, int]
 """A sample, and how many readings it stands for: its own and the unchanged ones before it."""
 
@@ -163,6 +166,13 @@ def gap_s(age_s: float, steady_s: float, missed: bool, many: int, policy: Policy
     stretched = max(1.0, many / (timing.steady_per_s * timing.steady_every_s))
     longest_s = max(timing.steady_every_s, min(GAP_MAX_S, stretched * timing.steady_every_s))
     return min(longest_s, stretched * timing.steady_share * steady_s)
+
+
+def sampled_every_s(spec: JobSpec, policy: Policy) -> float:
+    """Return the least time between two samples of a job that are processed, in seconds: the policy's, or less for a
+    service whose ``metrics.every`` asks for that."""
+    asked = spec.metrics.every_s if spec.metrics is not None else OFTEN_S
+    return policy.timing.sample_every_s if asked >= OFTEN_S else min(policy.timing.sample_every_s, EARLY * asked)
 
 
 def _grown(before: float | None, now: float | None) -> float:

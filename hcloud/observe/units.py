@@ -20,7 +20,7 @@ from hcloud.observe.co_runs import CoRunPeriods
 from hcloud.observe.facts import Change, FactBatch, ObservationRound, UnitEnd, UnitHost
 from hcloud.observe.log_archive import LogArchive
 from hcloud.observe.output_archive import LeftUnit, OutputArchive
-from hcloud.observe.sampling import SampleChange, Sampling, record_sample, served_as_promised
+from hcloud.observe.sampling import SampleChange, Sampling, record_sample, sampled_every_s, served_as_promised
 from hcloud.provider import ExitRecord, Runner, RunnerView, UnitReport, UnitSample, UnitState, WorkerReport
 from hcloud.quarantine import CYCLE_ERRORS, Failure, bisect_failures
 from hcloud.spec.policy import Policy
@@ -256,7 +256,7 @@ class UnitObserver:
             elif report.exit is not None and report.id in observed.archived:
                 self.checkpoints.leave(report.id)
         sample = report.sample
-        every_s = policy.timing.sample_every_s
+        every_s = sampled_every_s(job.spec, policy)
         if report.exit is None and sample is not None and self._sampling.is_due(report.id, sample, every_s):
             yield from self._sample_changes(report.id, sample, job, allocation.rank, host, policy)
         if report.exit is None and sample is not None:

@@ -408,7 +408,7 @@ class MetricsPart(JobFilePart):
     probe: Command | None = None
     """A command that prints as last line a JSON object {"requests_per_s": r, "latency_ms": {"50": .., "99": ..}}."""
     every: PositiveSeconds = 5.0
-    """Time between two readings."""
+    """Time between two readings. Below 5 s the service is also sampled and judged as often."""
 
     @model_validator(mode="after")
     def _one_way(self) -> MetricsPart:

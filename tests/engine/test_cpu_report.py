@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 from hcloud.core.cpu_topology import topology_from
 from hcloud.engine.cpu_report import affinity, read_topology, usable_cpus
+from tests.waiting import wait_until
 
 
 def system(tmp_path: Path, *, caches: bool = True) -> Path:
@@ -50,6 +53,18 @@ def test_a_kernel_that_says_nothing_reports_nothing(tmp_path: Path) -> None:
 
 def test_this_machine_reports_something_that_is_believed() -> None:
     assert topology_from(read_topology(usable_cpus(None))).numbers == tuple(sorted(os.sched_getaffinity(0)))
+
+
+def test_a_process_that_only_waits_does_not_show_where_a_unit_works() -> None:
+    usable = usable_cpus(None)
+    burn = f"import os; os.sched_setaffinity(0, {{{usable[0]}}}); print(flush=True)\nwhile True: pass"
+    with subprocess.Popen([sys.executable, "-c", burn], stdout=subprocess.PIPE) as busy:
+        with subprocess.Popen(["sleep", "60"]) as waits:
+            assert busy.stdout is not None and busy.stdout.readline()
+            both = [busy.pid, waits.pid]
+            wait_until(lambda: affinity(both, (*usable, 4000)) == usable[:1], timeout_s=60)
+            waits.kill()
+        busy.kill()
 
 
 def test_where_processes_may_run() -> None:
