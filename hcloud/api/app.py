@@ -21,6 +21,7 @@ from hcloud.api import (
     outputs,
     schedules,
     schemas,
+    upload_chunks,
     uploads,
 )
 from hcloud.api.auth import AuthMiddleware, Pages
@@ -77,7 +78,7 @@ def build_app(context: ApiContext, tokens: TokenFile | None = None, pages: Pages
     )
     app.add_middleware(RequestMetrics, telemetry=context.telemetry)  # the last one added is the outermost
     errors.install(app)
-    for part in (jobs, arrays, outputs, schedules, forecasts, operations, drain, uploads):
+    for part in (jobs, arrays, outputs, schedules, forecasts, operations, drain, upload_chunks, uploads):
         app.include_router(part.router)
     app.include_router(operations.probes)
     if pages is not None:
@@ -90,7 +91,7 @@ def _operation_id(route: APIRoute) -> str:
 
 
 def _dataclasses() -> Iterator[type]:
-    for module in (drain, forecasts, job_history, jobs, model, operations, outputs, schemas, uploads):
+    for module in (drain, forecasts, job_history, jobs, model, operations, outputs, schemas, upload_chunks, uploads):
         for each in vars(module).values():
             if isinstance(each, type) and is_dataclass(each):
                 yield each

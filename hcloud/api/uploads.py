@@ -30,7 +30,7 @@ from hcloud.core.errors import BadInput, NotFound, Refused, StoreBusy
 router = APIRouter(prefix="/v1/uploads", tags=["uploads"])
 PART_PREFIX = ".part-"
 SUFFIX = ".tar.gz"
-OWNER_PREFIX = "of-"
+OWNER_PREFIX, CHUNKS_PREFIX = "of-", "chunks-of-"
 _publishing = threading.Lock()
 """Held while a user's share is counted and used."""
 Sha256 = Annotated[str, PathParameter(pattern="^[0-9a-f]{64}$", description="SHA-256 of the archive, in hexadecimal")]
@@ -57,7 +57,7 @@ def remove_parts(uploads_dir: Path) -> None:
 
 def touch_archive(uploads_dir: Path, sha256: str, caller: Caller) -> bool:
     """Reset the age of an archive; return whether it exists and the caller may use it."""
-    if caller.role is not Role.ADMIN and not (_folder_of(uploads_dir, caller.name) / sha256).exists():
+    if caller.role is not Role.ADMIN and not (folder_of(uploads_dir, caller.name) / sha256).exists():
         return False
     try:
         os.utime(archive_path(uploads_dir, sha256))
@@ -75,14 +75,19 @@ def prune(uploads_dir: Path, in_use: Collection[str], before: float) -> int:
     unused = [path for path in old if path.name.removesuffix(SUFFIX) not in in_use]
     for path in unused:
         path.unlink(missing_ok=True)
+    for chunk in uploads_dir.glob(f"{CHUNKS_PREFIX}*/*"):
+        with suppress(FileNotFoundError):
+            if chunk.stat().st_mtime < before:
+                chunk.unlink()
     for mark in uploads_dir.glob(f"{OWNER_PREFIX}*/*"):
         if not archive_path(uploads_dir, mark.name).exists():
             mark.unlink(missing_ok=True)
     return len(unused)
 
 
-def _folder_of(uploads_dir: Path, user: str) -> Path:
-    return uploads_dir / f"{OWNER_PREFIX}{quote(user, safe='')}"
+def folder_of(uploads_dir: Path, user: str, prefix: str = OWNER_PREFIX) -> Path:
+    """Return the folder of what belongs to a user."""
+    return uploads_dir / f"{prefix}{quote(user, safe='')}"
 
 
 def _make_room(context: ApiContext, user: str, sha256: str, size: int) -> None:
@@ -96,7 +101,7 @@ def _make_room(context: ApiContext, user: str, sha256: str, size: int) -> None:
     in_use = {job.spec.workdir_sha256 for job in context.store.live().submitted}
     in_use |= {each.spec.workdir_sha256 for each in context.store.schedules()}
     kept = []
-    for mark in _folder_of(uploads_dir, user).iterdir():
+    for mark in folder_of(uploads_dir, user).iterdir():
         with suppress(FileNotFoundError):  # pruned; so will the mark be
             state = archive_path(uploads_dir, mark.name).stat()
             kept.append((state.st_mtime, state.st_size, mark))
@@ -125,21 +130,24 @@ def find_upload(context: Context, caller: CurrentCaller, sha256: Sha256) -> Uplo
     return Upload(sha256=sha256, bytes=archive_path(context.uploads_dir, sha256).stat().st_size)
 
 
-_BODY = {"content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}, "required": True}
+BINARY_BODY = {
+    "content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}},
+    "required": True,
+}
 
 
-@router.put("/{sha256}", status_code=201, openapi_extra={"requestBody": _BODY})
+@router.put("/{sha256}", status_code=201, openapi_extra={"requestBody": BINARY_BODY})
 async def store_upload(context: Context, caller: CurrentCaller, request: Request, sha256: Sha256) -> Upload:
     """Store a work directory as tar.gz. Safe to repeat. Your oldest ones are deleted where your share is used up."""
     try:
         # The directory may have been deleted.
-        _folder_of(context.uploads_dir, caller.name).mkdir(mode=0o750, parents=True, exist_ok=True)
+        folder_of(context.uploads_dir, caller.name).mkdir(mode=0o750, parents=True, exist_ok=True)
         handle, part = tempfile.mkstemp(prefix=PART_PREFIX, dir=context.uploads_dir)
         try:
             with os.fdopen(handle, "wb") as file:
                 size = await _receive(request, file, sha256)
                 await run_in_threadpool(_sync, file)
-            await run_in_threadpool(_publish, context, caller.name, Path(part), sha256)
+            await run_in_threadpool(publish, context, caller.name, Path(part), sha256)
         finally:
             Path(part).unlink(missing_ok=True)
     except ClientDisconnect as gone:
@@ -165,13 +173,14 @@ def _sync(file: BinaryIO) -> None:
     os.fsync(file.fileno())
 
 
-def _publish(context: ApiContext, user: str, part: Path, sha256: str) -> None:
+def publish(context: ApiContext, user: str, part: Path, sha256: str) -> None:
+    """Make a complete archive visible to a user. Raises TooLarge, Refused: their share is used up."""
     part.chmod(0o640)
     with _publishing:
         _make_room(context, user, sha256, part.stat().st_size)
         part.rename(archive_path(context.uploads_dir, sha256))
-        (_folder_of(context.uploads_dir, user) / sha256).touch()
-    for folder in (context.uploads_dir, _folder_of(context.uploads_dir, user)):
+        (folder_of(context.uploads_dir, user) / sha256).touch()
+    for folder in (context.uploads_dir, folder_of(context.uploads_dir, user)):
         directory = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
         try:
             os.fsync(directory)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import hashlib
 import io
 import json
@@ -15,11 +14,16 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import IO, Any
 
+from hcloud.client.chunks import Chunk, ChunkedGzip
 from hcloud.client.connection import Connection
 from hcloud.client.transfers import CHUNK_BYTES, Transfer, no_bar
 from hcloud.core.errors import BadInput, NotFound
 
 IGNORE_FILE = ".hcloudignore"
+CHUNKED_FROM_BYTES = 256 << 10
+"""Smaller archives are sent whole."""
+ROUNDS_MAX = 3
+"""So often chunks are sent that are missing; then the whole archive is."""
 ALWAYS_IGNORED = (".git", "__pycache__")
 
 
@@ -118,21 +122,26 @@ def upload_workdir(
         BadInput: it cannot be read, has a link that leads outside, or is larger than ``limit_bytes`` when packed.
     """
     with tempfile.TemporaryFile(prefix="hcloud-workdir-") as archive:
-        content_sha256 = pack(directory, archive, limit_bytes, inputs)
+        content_sha256, chunks = pack(directory, archive, limit_bytes, inputs)
         size = archive.tell()
         archive.seek(0)
         sha256 = hashlib.file_digest(archive, "sha256").hexdigest()
         try:
             client.get(f"/v1/uploads/{sha256}")
         except NotFound:
-            archive.seek(0)
-            with shown(f"uploading {directory or inputs[0].path}", size) as advance:
-                client.put_file(f"/v1/uploads/{sha256}", _chunks(archive, advance), size)
+            what = f"uploading {directory or inputs[0].path}"
+            if size < CHUNKED_FROM_BYTES or not _sent_in_chunks(client, sha256, archive, chunks, what, shown):
+                archive.seek(0)
+                with shown(what, size) as advance:
+                    client.put_file(f"/v1/uploads/{sha256}", _pieces(archive, size, advance), size)
     return {"workdir_sha256": sha256, "workdir_content_sha256": content_sha256}
 
 
-def pack(directory: Path | None, archive: IO[bytes], limit_bytes: int, inputs: Sequence[LocalInput] = ()) -> str:
-    """Write ``directory`` and ``inputs`` as tar.gz, and return a digest of what they hold, without the times of files.
+def pack(
+    directory: Path | None, archive: IO[bytes], limit_bytes: int, inputs: Sequence[LocalInput] = ()
+) -> tuple[str, list[Chunk]]:
+    """Write ``directory`` and ``inputs`` as tar.gz, and return a digest of what they hold, without the times of files,
+    and the chunks of the archive.
 
     Links to absolute paths inside become relative. ``.git``, ``__pycache__`` and what ``.hcloudignore`` names (one
     pattern per line) are left out.
@@ -143,16 +152,39 @@ def pack(directory: Path | None, archive: IO[bytes], limit_bytes: int, inputs: S
     what = directory or inputs[0].path
     bounded: Any = _Bounded(archive, limit_bytes, what)
     try:
-        with (
-            gzip.GzipFile(fileobj=bounded, mode="wb", mtime=0, filename="", compresslevel=6) as packed,
-            tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as tar,
-        ):
-            digest = hashlib.sha256()
+        packed, digest = ChunkedGzip(bounded), hashlib.sha256()
+        with tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as tar:  # type: ignore[call-overload]
             for each in _members(directory, inputs):
+                size = each.path.lstat().st_size
+                packed.begin_file(size)
                 _add(tar, each, digest)
+                packed.end_file(each.name, size)
+        packed.close()
     except OSError as error:
         raise BadInput(f"cannot pack {what}: {error.filename or ''}: {error.strerror}") from error
-    return digest.hexdigest()
+    return digest.hexdigest(), packed.chunks
+
+
+def _sent_in_chunks(
+    client: Connection, sha256: str, archive: IO[bytes], chunks: Sequence[Chunk], what: str, shown: Transfer
+) -> bool:
+    """Send the chunks that the daemon lacks; return whether it has the archive then."""
+    request = {"chunks": [each.sha256 for each in chunks]}
+    for _ in range(ROUNDS_MAX):
+        try:
+            missing = set(client.post(f"/v1/uploads/{sha256}/chunks", request)["missing"])
+        except NotFound:  # a daemon of before
+            return False
+        if not missing:
+            return True
+        wanted = {each.sha256: each for each in chunks if each.sha256 in missing}
+        with shown(what, sum(each.size_bytes for each in wanted.values())) as advance:
+            for each in wanted.values():
+                archive.seek(each.offset)
+                client.put_file(
+                    f"/v1/uploads/chunks/{each.sha256}", _pieces(archive, each.size_bytes, advance), each.size_bytes
+                )
+    return False
 
 
 def _members(directory: Path | None, inputs: Sequence[LocalInput]) -> Iterator[_Member]:
@@ -267,7 +299,9 @@ class _Bounded(io.RawIOBase):
         return self._inner.write(content)
 
 
-def _chunks(archive: IO[bytes], advance: Callable[[float], None]) -> Iterator[bytes]:
-    while chunk := archive.read(CHUNK_BYTES):
-        yield chunk
-        advance(len(chunk))
+def _pieces(archive: IO[bytes], size: int, advance: Callable[[float], None]) -> Iterator[bytes]:
+    """Yield so many bytes of an archive from where it is."""
+    while size and (piece := archive.read(min(size, CHUNK_BYTES))):
+        size -= len(piece)
+        yield piece
+        advance(len(piece))
