@@ -451,7 +451,7 @@ class UnitReport:
     started_at: float | None = None
     sample: UnitSample | None = None
     exit: ExitRecord | None = None
-    wrote: tuple[Stream, ...] | None = None
+    wrote: tuple[UnitStream, ...] | None = None
     """The streams to which an ended unit has written anything; None: not known."""
     tasks: TaskProgress | None = None
     """What became of its tasks so far; None: it runs no tasks, or says nothing of them yet."""
@@ -522,7 +522,8 @@ class LogChunk:
     """The unit has ended, and there is no more output."""
 
 
-Stream = Literal["stdout", "stderr", "tasks"]
+Stream = Literal["stdout", "stderr"]
+UnitStream = Literal["stdout", "stderr", "tasks"]
 """``tasks``: where the output of each task of a unit is (:mod:`hcloud.engine.task_log`); others have none."""
 
 
@@ -532,7 +533,7 @@ class LogPiece:
 
     unit: UnitId
     instance_id: InstanceId
-    stream: Stream
+    stream: UnitStream
     offset: int
     """The first byte."""
     limit: int
@@ -639,7 +640,7 @@ class Runner(Protocol):
         """Send instances their new expiry, which renews their lease; return those that accepted it."""
         ...
 
-    def logs(self, unit: UnitId, instance_id: InstanceId, stream: Stream, offset: int, limit: int) -> LogChunk:
+    def logs(self, unit: UnitId, instance_id: InstanceId, stream: UnitStream, offset: int, limit: int) -> LogChunk:
         """Return up to ``limit`` bytes of output from ``offset``, for as long as the worker takes.
 
         Raises WorkerUnreachable, NotFound (unknown unit).

@@ -137,6 +137,8 @@ task_runs = st.builds(
     TaskRun,
     others=_intervals,
     begin_within_s=st.none() | finite,
+    begun=_intervals,
+    recorded_until=moments,
     own=st.none() | task_ends,
     cancelled=_intervals,
 )

@@ -97,7 +97,7 @@ def _view(store: Store, job: Job, caller: Caller, rows: Mapping[JobState, int]) 
 def _counts(tasks: TaskList, record: TaskRecord, rows: Mapping[JobState, int]) -> TaskCounts:
     return TaskCounts(
         total=len(tasks),
-        waiting=record.unmade(len(tasks)) + sum(rows.get(state, 0) for state in _WAITING),
+        waiting=len(tasks) - record.ended - sum(rows.get(state, 0) for state in JOB_ON_INSTANCE | JOB_ENDED),
         running=sum(rows.get(state, 0) for state in JOB_ON_INSTANCE),
         succeeded=record.count("succeeded") + rows.get(JobState.SUCCEEDED, 0),
         failed=record.count("failed") + rows.get(JobState.FAILED, 0),

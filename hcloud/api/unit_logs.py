@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
 from starlette.concurrency import run_in_threadpool
 
 from hcloud.api.context import ApiContext
+from hcloud.api.task_logs import archive_path, find_unit, read_index, slice_of, within
 from hcloud.api.turns import between_turns
 from hcloud.core.errors import NotFound, WorkerUnreachable
 from hcloud.core.model import JOB_ENDED, MARKED_BY, Allocation, Job, JobId, JobState, UnitId
@@ -78,12 +79,44 @@ def read_log_part(context: ApiContext, query: LogQuery) -> LogPart:
     if query.rank >= job.spec.nodes.count:
         raise NotFound(f"{job.id} has no rank {query.rank}; it has ranks 0 to {job.spec.nodes.count - 1}")
     number = query.attempt or job.attempts_made
+    if (job.array and job.attempts_made <= 1 and query.attempt in (None, 1)) or (job.array and query.attempt == 1):
+        of_run = _task_chunk(context, job, query)
+        if of_run is not None:
+            return LogPart(chunk=of_run, attempt=1, state=job.state)
     chunk = (
         _empty_chunk(job, query)
         if number in (0, job.attempts_made + 1)
         else _attempt_chunk(context, job, number, query)
     )
     return LogPart(chunk=chunk, attempt=number, state=job.state)
+
+
+def _task_chunk(context: ApiContext, job: Job, query: LogQuery) -> LogChunk | None:
+    """Return output of a task that ran in a unit with others, its first attempt; None: it ran alone, or not at all."""
+    where = find_unit(context.store, job)
+    try:
+        log = read_index(context, where) if where is not None else None
+    except WorkerUnreachable:
+        if job.state not in JOB_ENDED:
+            raise
+        return LogChunk(content=b"", next_offset=query.offset, end=True)  # lost with its machine
+    if where is None or log is None:
+        return None
+    found = slice_of(log, job.task_position, query.stream)
+    if found is None:
+        return _empty_chunk(job, query) if job.attempts_made == 0 else None
+    first, last = found
+    offset = first + query.offset
+    if query.tail is not None and last is not None:
+        offset = max(first, last - query.tail)
+    limit = query.limit if last is None else max(1, min(query.limit, last - offset))
+    if last is not None and offset >= last:
+        return LogChunk(content=b"", next_offset=last - first, end=True)
+    inner = replace(query, offset=offset, limit=limit, tail=None)
+    chunk = read_archive(archive_path(context, where, query.stream), inner)
+    if chunk is None:
+        chunk = context.runner.logs(where.unit, where.instance_id, query.stream, offset, limit)
+    return within(chunk, first, last)
 
 
 def _empty_chunk(job: Job, query: LogQuery) -> LogChunk:

@@ -9,7 +9,7 @@ from hcloud.apply.transitions import reason_fields, record_correction, transitio
 from hcloud.classifier.applications import feed, row_name, scale_of, step_factor
 from hcloud.core.arrays import count_positions
 from hcloud.core.errors import Refused
-from hcloud.core.model import JOB_ENDED, JOB_ON_INSTANCE, EventKind, Job, JobState, Reason
+from hcloud.core.model import JOB_ENDED, JOB_ON_INSTANCE, EventKind, Job, JobId, JobState, Reason
 from hcloud.core.rows import replace_fields
 from hcloud.planner.plan import (
     MET,
@@ -100,10 +100,25 @@ def make_tasks(txn: Transaction, action: MakeTasks) -> None:
     record, tasks = array.task_record, array.spec.tasks
     if record is None or tasks is None or array.cancelled_by or array.state not in (JobState.QUEUED, JobState.RUNNING):
         raise Refused(f"{array.id} makes no more tasks: it is {array.state}")
-    positions = record.next_positions(action.count, len(tasks))
-    if record.made != action.made_before or not positions:
+    if record.made != action.made_before:
         raise Refused(f"{array.id} has made {count_positions(record.made)} of {len(tasks)} tasks by now")
-    txn.make_tasks(array, positions, action.reason)
+    if action.returned:
+        array = txn.return_tasks(array, [_waiting_task(txn, each).id for each in action.returned])
+    positions = array.task_record.next_positions(action.count, len(tasks)) if array.task_record is not None else []
+    if not positions:
+        raise Refused(f"{array.id} has made {count_positions(record.made)} of {len(tasks)} tasks by now")
+    txn.make_tasks(array, positions, action.reason, per_unit=action.per_unit, begin_within_s=action.begin_within_s)
+    if array.state is JobState.QUEUED or action.per_unit > 1:
+        fields = {**reason_fields(action.reason), "from": array.state.value, "to": JobState.RUNNING.value}
+        txn.emit(EventKind.JOB_STATE, job_id=array.id, user=array.spec.user, **fields)
+
+
+def _waiting_task(txn: Transaction, task_id: JobId) -> Job:
+    """Return a task that has never been placed. Raises Refused, NotFound: it is no longer so."""
+    task = txn.job(task_id)
+    if task.state is not JobState.QUEUED or task.attempts_made or task.cancelled_by is not None or task.run is not None:
+        raise Refused(f"{task_id} is {task.state} by now")
+    return task
 
 
 # ------------------------------------------------------------------------------------------------------------ profiling

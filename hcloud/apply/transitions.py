@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from hcloud.apply.task_runs import end_run, settle_run
 from hcloud.core.dependencies import Dependency, holds, shown, wait_words
 from hcloud.core.model import (
     JOB_ENDED,
@@ -37,6 +38,8 @@ def transition_job(txn: Transaction, job: Job, to: JobState, reason: Reason, **c
 
     Raises InvalidTransition if the transition table forbids the move, StaleWrite if the row has changed.
     """
+    if to in JOB_ENDED and job.run is not None and job.run.others:
+        job = end_run(txn, job)
     after = _move(txn, job, to, reason, **changes)
     if to in JOB_ENDED and not after.array:  # the tasks of arrays are waited for together
         _settle_dependents(txn, after)
@@ -133,6 +136,8 @@ def _emit_finished(txn: Transaction, job: Job) -> None:
 
 def run_time_s(job: Job) -> float:
     """Return how long the last attempt ran, from first start to last end, in seconds; 0 if it never started."""
+    if job.run is not None and job.run.own is not None:
+        return job.run.own.ended_at - job.run.own.started_at
     held = job.attempt.allocations if job.attempt else ()
     starts = [a.started_at for a in held if a.started_at is not None]
     ends = [a.ended_at for a in held if a.ended_at is not None]
@@ -150,6 +155,8 @@ def was_stopped(job: Job) -> bool:
 
 def _last_end(job: Job, now: float) -> float:
     """Return when the last unit ended; ``now`` if none ran. A daemon that was down may record it much later."""
+    if job.run is not None and job.run.own is not None:
+        return job.run.own.ended_at
     ends = [a.ended_at for a in job.attempt.allocations if a.ended_at is not None] if job.attempt else []
     return max(ends, default=now)
 
@@ -201,6 +208,8 @@ def release_allocation(txn: Transaction, job: Job, rank: int, **end: Any) -> Job
     held = next((a for a in attempt.allocations if a.rank == rank), None)
     if held is None or held.released:
         return job
+    if job.run is not None:  # all tasks of the unit are settled with its end
+        job, end = settle_run(txn, job, end)
     ended = replace_fields(held, **end)
     others = tuple(ended if a.rank == rank else a for a in attempt.allocations)
     after = txn.put_job(replace_fields(job, attempt=replace_fields(attempt, allocations=others)))

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from hcloud.apply.kept_checkpoints import archive_of, kept_checkpoint
+from hcloud.apply.task_runs import unit_tasks
 from hcloud.apply.transitions import reason_fields, release_allocation, transition_job
 from hcloud.buckets import InputPreparer
 from hcloud.buckets.inputs import PreparedInputs
@@ -85,6 +86,8 @@ class UnitActions:
         more = job.state in JOB_ON_INSTANCE
         state = job.state if more else JobState.PLACED
         changes: dict[str, Any] = {"attempt": attempt, "attempts_made": attempt.number, "awaiting": (), "wait_code": ""}
+        if job.attempts_made:
+            changes["run"] = None  # what is tried again runs alone
         transition_job(txn, job, state, action.reason, **changes)
         for allocation in held:
             free[allocation.instance_id] = free[allocation.instance_id].minus(allocation.resources)
@@ -191,6 +194,7 @@ class UnitActions:
             bucket_outputs=tuple(each.pattern for each in spec.bucket_outputs),
             checkpoint=spec.checkpoint,
             restore=restore,
+            tasks=unit_tasks(job),
             cpus=allocation.cpus,
             framework=spec.framework,
             addresses=self._addresses(attempt) if spec.framework is not None else (),

@@ -22,6 +22,7 @@ _OPTIONS = (
     click.option("--disk", help="Disk per node, such as 20GiB."),
     click.option("--nodes", help="Nodes: a number (all start together), or a range such as 2..8."),
     click.option("--array", help="Run a task for each id, such as 0-999%50 (at most 50 at once); see HCLOUD_TASK_ID."),
+    click.option("--tasks-per-unit", type=int, help="Tasks of the array that run one after the other in one unit."),
     click.option("--within", help="Target: finish within this long after submission, such as 10m or 600 (seconds)."),
     click.option("--by", help="Target: finish by this time, such as 2030-05-01T18:00:00Z."),
     click.option("--rate", type=FiniteRange(), help="Target of a service: requests per second."),
@@ -61,7 +62,7 @@ _OPTIONS = (
 )  # fmt: skip
 _PLAIN = {"name": "name", "priority": "priority", "setup": "setup", "network": "network", "max_runtime": "max_runtime",
           "retries": "retries", "budget": "budget_usd", "spot": "interruptible", "exclusive": "exclusive",
-          "profiling": "profiling", "array": "array"}  # fmt: skip
+          "profiling": "profiling", "array": "array", "tasks_per_unit": "tasks_per_unit"}  # fmt: skip
 
 
 def job_options(function: F) -> F:
@@ -137,7 +138,8 @@ def _where(path: Sequence[str | int]) -> str:
              "percentile": "--percentile", "priority": "--priority", "setup": "--setup", "zones": "--zone",
              "labels": "--label", "array": "--array", "apart_from": "--apart-from", "instance_types": "--type",
              "inputs": "--input", "outputs": "--outputs", "checkpoint": "--checkpoint", "after": "--after",
-             "cron": "--cron", "timezone": "--timezone"}  # fmt: skip
+             "cron": "--cron", "timezone": "--timezone",
+             "tasks_per_unit": "--tasks-per-unit"}  # fmt: skip
     key = next((str(part) for part in reversed(path) if str(part) in named), "")
     return f"{key_path(tuple(path))} ({named[key]})" if key else key_path(tuple(path))
 

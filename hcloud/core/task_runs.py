@@ -84,8 +84,17 @@ class TaskRun:
     """As in :class:`UnitTasks`."""
     own: TaskEnds | None = None
     """How its own task ended, before its unit did; None: not known."""
+    begun: tuple[Interval, ...] = ()
+    """Those of all that were running when ends were recorded last."""
+    recorded_until: float = 0.0
+    """When the task ended whose end was recorded last, by the clock of the machine."""
     cancelled: tuple[Interval, ...] = ()
     """Those that were cancelled: the unit is stopped for it, and they are recorded once it is over."""
+
+    @property
+    def count(self) -> int:
+        """How many tasks the unit has left to run, its own included."""
+        return count_positions(self.others) + 1
 
 
 def joined(ended: Sequence[TaskEnds]) -> tuple[TaskEnds, ...]:
@@ -101,3 +110,24 @@ def joined(ended: Sequence[TaskEnds]) -> tuple[TaskEnds, ...]:
         else:
             found.append(each)
     return tuple(found)
+
+
+def text_of_ends(each: TaskEnds) -> str:
+    """Return ends as events have them."""
+    cause = each.cause.value if each.cause is not None else ""
+    code = "" if each.exit_code is None else each.exit_code
+    return f"{each.first}-{each.last}|{each.started_at:.3f}|{each.ended_at:.3f}|{code}|{cause}"
+
+
+def ends_of_text(text: str) -> TaskEnds:
+    """Return the ends of such a text."""
+    span, started_at, ended_at, code, cause = text.split("|")
+    first, last = map(int, span.split("-"))
+    return TaskEnds(
+        first=first,
+        last=last,
+        started_at=float(started_at),
+        ended_at=float(ended_at),
+        exit_code=int(code) if code else None,
+        cause=FailureCause(cause) if cause else None,
+    )

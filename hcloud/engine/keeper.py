@@ -326,7 +326,7 @@ class Keeper:
         if sequence.is_missing:
             self._decide(FailureCause.START_REFUSED, f"there is no command {self._spec.command[0]!r} on this instance")
             return 127
-        return 0
+        return 0 if sequence.is_ready else self._exit_code(running) or 126
 
     def _make_anew(self, root: Path) -> None:
         """Empty the unit's directories and unpack its work directory into them again, as its user."""

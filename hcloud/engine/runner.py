@@ -34,8 +34,8 @@ from hcloud.provider import (
     ResizeResult,
     RunnerView,
     StartResult,
-    Stream,
     UnitSpec,
+    UnitStream,
     UploadState,
     WorkerReport,
 )
@@ -237,7 +237,7 @@ class GatewayRunner:
             has_news = has_news or before != self._news
         return has_news
 
-    def logs(self, unit: UnitId, instance_id: InstanceId, stream: Stream, offset: int, limit: int) -> LogChunk:
+    def logs(self, unit: UnitId, instance_id: InstanceId, stream: UnitStream, offset: int, limit: int) -> LogChunk:
         """Read output from byte ``offset``, for as long as that takes."""
         piece = LogPiece(unit=unit, instance_id=instance_id, stream=stream, offset=offset, limit=limit)
         (answer,) = self._calls.ask_at_leisure([_log_command(piece)])

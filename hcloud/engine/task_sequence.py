@@ -100,6 +100,8 @@ class TaskSequence:
         self._held_at = self._written_at = 0.0
         self._is_stopping = False
         self._wake = -1
+        self.is_ready = False
+        """Whether its launcher came up."""
         self.is_missing = False
         """Whether there is no such command."""
         self.trouble = ""
@@ -120,7 +122,8 @@ class TaskSequence:
     def _run_all(self) -> None:
         ready = self._answer()
         self.is_missing = ready == b"missing\n"
-        if ready != b"ready\n":
+        self.is_ready = ready == b"ready\n"
+        if not self.is_ready:
             return
         self._own = frozenset(self._processes())
         self._own_count = self._group.count() if self._group is not None else None

@@ -18,11 +18,11 @@ from hcloud.provider import (
     ExitRecord,
     OutputsManifest,
     OutputsPiece,
-    Stream,
     UnitReport,
     UnitSample,
     UnitSpec,
     UnitState,
+    UnitStream,
     WorkerReport,
 )
 
@@ -242,8 +242,8 @@ def printable_note(text: str) -> str:
     return "".join(each if each.isprintable() else "?" for each in text[:NOTE_CHARACTERS_MAX])
 
 
-def stream_name(text: str) -> Stream:
+def stream_name(text: str) -> UnitStream:
     """Check that ``text`` names one of the output streams."""
     if text not in ("stdout", "stderr", "tasks"):
         raise ValueError(f"{text!r} is not a stream: stdout, stderr or tasks")
-    return cast(Stream, text)
+    return cast(UnitStream, text)

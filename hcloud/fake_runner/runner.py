@@ -21,7 +21,7 @@ from hcloud.core.rows import replace_fields
 from hcloud.fake_runner.profile import ProfileOf, profile_of_work, profiling_work
 from hcloud.fake_runner.sampling import FakeSamplePolicy, Gap
 from hcloud.fake_runner.unit import FakeUnit, SimulatedUnit
-from hcloud.fake_runner.work import Resident, Surroundings, Work, WorkOf, read_work, work_from
+from hcloud.fake_runner.work import Resident, Surroundings, Work, WorkOf, read_work, with_tasks, work_from
 from hcloud.provider import (
     AdmittedMachine,
     Journal,
@@ -34,9 +34,9 @@ from hcloud.provider import (
     RunnerView,
     SimulatedMachine,
     StartResult,
-    Stream,
     UnitReport,
     UnitSpec,
+    UnitStream,
     WorkerReport,
 )
 
@@ -104,7 +104,7 @@ class FakeRunner:
         """
         self._sources = tuple(sources)
         self._clock = clock
-        self._work, self._profile, self._surroundings = work, profile, surroundings
+        self._work, self._profile, self._surroundings = with_tasks(work), profile, surroundings
         self._sample_policy = FakeSamplePolicy(sample_every_s, gap)
         self._lock = threading.Lock()
         self._journal: Journal | None = self._sources[0].journal("units") if self._sources else None
@@ -203,7 +203,7 @@ class FakeRunner:
             renewed = [source.set_expiry(reached) for source in self._sources] if reached else []
             return frozenset().union(*renewed)
 
-    def logs(self, unit: UnitId, instance_id: InstanceId, stream: Stream, offset: int, limit: int) -> LogChunk:
+    def logs(self, unit: UnitId, instance_id: InstanceId, stream: UnitStream, offset: int, limit: int) -> LogChunk:
         """Read output written so far."""
         with self._hold():
             return self._output(LogPiece(unit=unit, instance_id=instance_id, stream=stream, offset=offset, limit=limit))

@@ -9,10 +9,12 @@ from typing import Any
 
 from hcloud.core.estimates import Findings
 from hcloud.core.model import FailureCause, UnitId
+from hcloud.core.task_runs import TaskProgress
 from hcloud.engine.wire import unit_from_wire, unit_to_wire
 from hcloud.fake_runner.profile import found_by
+from hcloud.fake_runner.tasks import log_of, progress_of
 from hcloud.fake_runner.work import Work
-from hcloud.provider import ExitRecord, Stream, UnitReport, UnitSample, UnitSpec, UnitState
+from hcloud.provider import ExitRecord, UnitReport, UnitSample, UnitSpec, UnitState, UnitStream
 
 TERMINATED_CODE, KILLED_CODE = 143, 137
 OUT_OF_MEMORY_AFTER_S = 0.2
@@ -128,8 +130,38 @@ class SimulatedUnit:
         unit, sample = self.unit, None if sampled_at is None else self.sample(sampled_at, looks)
         if self.ended(now):
             state = UnitState.ENDED
-            return UnitReport(id=unit.id, state=state, started_at=unit.started_at, sample=sample, exit=self.record)
-        return UnitReport(id=unit.id, state=UnitState.RUNNING, started_at=unit.started_at, sample=sample)
+            return UnitReport(
+                id=unit.id,
+                state=state,
+                started_at=unit.started_at,
+                sample=sample,
+                exit=self.record,
+                tasks=self.task_progress(now),
+            )
+        tasks = self.task_progress(now)
+        return UnitReport(id=unit.id, state=UnitState.RUNNING, started_at=unit.started_at, sample=sample, tasks=tasks)
+
+    def task_progress(self, now: float) -> TaskProgress | None:
+        """Return what became of its tasks by a time; None: it is no unit with many."""
+        unit, until = self.unit, min(now, self.ends_at)
+        if unit.spec is None or unit.spec.tasks is None or unit.started_at is None:
+            return None
+        is_stopped = self.ended(now) and unit.stop_at <= self.ends_at
+        stop = (unit.stop_cause or FailureCause.EVICTED) if is_stopped else None
+        return progress_of(self.work.tasks, self.done_s(until), unit.started_at, until, stop, is_over=self.ended(now))
+
+    def _task_log(self, now: float) -> str:
+        progress = self.task_progress(now)
+        if progress is None:
+            return ""
+        offsets = {
+            each.position: (
+                sum(len(text) for at_s, name, text in self.work.output if name == "stdout" and at_s <= each.ends_s),
+                sum(len(text) for at_s, name, text in self.work.output if name == "stderr" and at_s <= each.ends_s),
+            )
+            for each in self.work.tasks
+        }
+        return log_of(progress, offsets)
 
     def sample(self, at: float, looks: int = 1) -> UnitSample | None:
         """Return its resource use and results up to a time; None before its start."""
@@ -159,11 +191,13 @@ class SimulatedUnit:
             return 0.0
         return self.unit.cpu_before_s + max(0.0, at - since) * self.work.cpu_share * spec.resources.vcpus
 
-    def output(self, stream: Stream, now: float) -> bytes:
+    def output(self, stream: UnitStream, now: float) -> bytes:
         """Return its output to a stream up to a time."""
         started_at = self.unit.started_at
         if started_at is None:
             return b""
+        if stream == "tasks":
+            return self._task_log(now).encode()
         done_s = self.done_s(min(now, self.ends_at))
         written = [text for at_s, name, text in self.work.output if name == stream and at_s <= done_s]
         if stream == "stdout" and self.ended(now) and self.record.exit_code == self.work.on_term:
@@ -212,7 +246,7 @@ def _end_of(unit: FakeUnit, work: Work) -> _End:
     if work.memory_mib > spec.resources.memory_mib:
         at = started_at + min(OUT_OF_MEMORY_AFTER_S, work.duration_s)
         first = _earlier(first, (at, KILLED_CODE, FailureCause.OUT_OF_MEMORY, "used more memory than it asked for"))
-    if spec.max_runtime_s is not None:
+    if spec.max_runtime_s is not None and spec.tasks is None:  # else it holds for each task
         limit_at = started_at + spec.max_runtime_s
         first = _earlier(first, _end_after_term(spec, work, limit_at, FailureCause.TIMEOUT, "ran longer than allowed"))
     if unit.stop_at < math.inf:

@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple, Protocol
 
+from hcloud.core.task_runs import UnitTasks
+from hcloud.fake_runner.tasks import TaskWork, end_of_task, task_spec
 from hcloud.provider import SimulatedMachine, Stream, UnitSpec
 
 SHELLS = {"sh", "/bin/sh", "bash", "/bin/bash"}
@@ -46,6 +48,8 @@ class Work:
     last_words: str = ""
     refusal: str = ""
     """Why it cannot be started."""
+    tasks: tuple[TaskWork, ...] = ()
+    """The tasks of a unit with many, whose work this is in sum."""
 
 
 WorkOf = Callable[[UnitSpec], Work]
@@ -68,6 +72,37 @@ class Surroundings(Protocol):
     ) -> tuple[Sequence[float], float]:
         """Return each unit's speed from now on (above 0), and until when they hold if no unit starts or ends."""
         ...
+
+
+def with_tasks(work: WorkOf) -> WorkOf:
+    """Return ``work`` that knows units with many tasks as well: what they do one after the other."""
+
+    def of(unit: UnitSpec) -> Work:
+        return work(unit) if unit.tasks is None else _of_tasks(unit, unit.tasks, work)
+
+    return of
+
+
+def _of_tasks(unit: UnitSpec, tasks: UnitTasks, work: WorkOf) -> Work:
+    elapsed_s, found, output, shares, memory_mib = 0.0, list[TaskWork](), list[tuple[float, Stream, str]](), 0.0, 16.0
+    for position, environment in tasks.environments():
+        if tasks.begin_within_s is not None and elapsed_s > tasks.begin_within_s:
+            break
+        own = work(task_spec(unit, environment))
+        if own.refusal:
+            return own
+        lasts_s, code, cause = end_of_task(unit, own.duration_s, own.exit_code, own.memory_mib)
+        output += [(elapsed_s + at_s, stream, text) for at_s, stream, text in own.output if at_s <= lasts_s]
+        after_s = elapsed_s + lasts_s
+        found.append(TaskWork(position=position, begins_s=elapsed_s, ends_s=after_s, exit_code=code, cause=cause))
+        elapsed_s, shares, memory_mib = after_s, shares + own.cpu_share * lasts_s, max(memory_mib, own.memory_mib)
+    return Work(
+        duration_s=elapsed_s,
+        output=tuple(output),
+        cpu_share=shares / elapsed_s if elapsed_s > 0 else 0.8,
+        memory_mib=min(memory_mib, unit.resources.memory_mib),
+        tasks=tuple(found),
+    )
 
 
 def work_from(scripts: Mapping[str, Work]) -> WorkOf:

@@ -16,6 +16,7 @@ from hcloud.apply.feedback import (
     record_performance,
 )
 from hcloud.apply.machines import record_preemption, record_registration, record_unregistered
+from hcloud.apply.task_runs import record_tasks
 from hcloud.apply.transitions import release_allocation, transition_instance
 from hcloud.apply.unit_index import UnitIndex
 from hcloud.apply.units import record_started
@@ -23,6 +24,7 @@ from hcloud.core.cpu_topology import CpuTopology
 from hcloud.core.estimates import Classification, Findings
 from hcloud.core.model import EventKind, FailureCause, Instance, InstanceState, Job, JobId, Market, Reason
 from hcloud.core.rows import replace_fields
+from hcloud.core.task_runs import TaskProgress
 from hcloud.provider import ExitRecord, WorkerReport
 from hcloud.quarantine import Failure
 from hcloud.spec.policy import Policy
@@ -236,12 +238,16 @@ class UnitEnd:
     """What it did since its neighbours last changed; None: too short a time, or not known."""
     learns: bool = False
     """Whether the run of a job that is not classified is recorded as well."""
+    tasks: TaskProgress | None = None
+    """What became of the tasks of a unit with many."""
     with_feedback: bool = True
     """False drops what the run shows of its application: recording that failed, and the end must not be lost."""
 
     def __call__(self, txn: Transaction) -> None:
         """Record the end, unless it is recorded already."""
         before, exited = txn.job(self.job_id), self.exited
+        if self.tasks is not None:
+            before = record_tasks(txn, before, self.tasks)
         started_at, ended_at = _plausible_times(before, self.rank, exited, txn.now)
         after = release_allocation(
             txn,
@@ -255,7 +261,9 @@ class UnitEnd:
             cpu_s=exited.cpu_s,
             memory_mib_max=exited.memory_mib_max,
         )
-        if after is not before and self.with_feedback:  # the same row: it was recorded already, with its feedback
+        if (
+            after is not before and self.with_feedback and before.run is None
+        ):  # the same row: it was recorded already, with its feedback
             self._learn(txn, after)
 
     def _learn(self, txn: Transaction, job: Job) -> None:
@@ -269,6 +277,11 @@ class UnitEnd:
                 record_co_run(txn, job, host.instance, self.last_period, self.believed)
         elif self.learns:
             record_own_run(txn, job, host.instance, self.totals)
+
+
+def tasks_ended(job_id: str, progress: TaskProgress) -> Change:
+    """Return the change for tasks that ended in a unit that goes on."""
+    return lambda txn: record_tasks(txn, txn.job(job_id), progress)
 
 
 def _plausible_times(job: Job, rank: int, exited: ExitRecord, now: float) -> tuple[float | None, float]:

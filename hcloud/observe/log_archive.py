@@ -7,19 +7,21 @@ without a file next to it was empty, as that of most units is: creating files is
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 
 from hcloud.core.model import InstanceId, UnitId
-from hcloud.provider import LogChunk, LogPiece, Runner, Stream
+from hcloud.provider import LogChunk, LogPiece, Runner, UnitStream
 
 CHUNK_BYTES = 1 << 20
 CHUNKS_PER_CYCLE = 4
 PIECES_AT_ONCE = 64
 """The number of pieces that are read together: they are held in memory."""
-STREAMS: tuple[Stream, ...] = ("stderr", "stdout")
+STREAMS: tuple[UnitStream, ...] = ("stderr", "stdout")
 """In the order in which they are stored."""
+TASKS: UnitStream = "tasks"
+"""The log of the tasks of a unit with many, stored before its output."""
 EARLIER = "earlier"
 """The folder for output of jobs that are not in this database."""
 
@@ -92,22 +94,25 @@ class LogArchive:
     trouble: str = ""
     """Why output could not be stored in this round, such as a full disk; the observer resets it before each round."""
 
-    def collect(self, runner: Runner, units: Mapping[UnitId, InstanceId]) -> frozenset[UnitId]:
+    def collect(
+        self, runner: Runner, units: Mapping[UnitId, InstanceId], runs: Set[UnitId] = frozenset()
+    ) -> frozenset[UnitId]:
         """Copy the next few MiB of units' output; return the units whose output is all archived.
 
+        ``runs``: those of them that run many tasks, and have a log of these.
         What their workers have not answered in time goes on, and is stored by a later call.
         """
         new = [unit for unit in units if not self._is_archived(unit)]
-        left = [(unit, stream) for unit in new for stream in STREAMS]
+        left = [(unit, stream) for unit in new for stream in (*((TASKS,) if unit in runs else ()), *STREAMS)]
         incomplete = set(left)
         for _ in range(CHUNKS_PER_CYCLE):
-            copied = set[tuple[UnitId, Stream]]()
+            copied = set[tuple[UnitId, UnitStream]]()
             for at in range(0, len(left), PIECES_AT_ONCE):
                 came, complete = self._copy(runner, units, left[at : at + PIECES_AT_ONCE])
                 copied |= came
                 incomplete -= complete
             left = [each for each in left if each in copied and each in incomplete]
-        done = [unit for unit in new if not any((unit, stream) in incomplete for stream in STREAMS)]
+        done = [unit for unit in new if not any((unit, stream) in incomplete for stream in (TASKS, *STREAMS))]
         return frozenset(units).difference(new).union(unit for unit in done if self._finished(unit))
 
     def _is_archived(self, unit: UnitId) -> bool:
@@ -116,10 +121,10 @@ class LogArchive:
         return os.path.exists(f"{base}.stdout") and not os.path.exists(f"{base}.stderr.part")
 
     def _copy(
-        self, runner: Runner, units: Mapping[UnitId, InstanceId], streams: Sequence[tuple[UnitId, Stream]]
-    ) -> tuple[set[tuple[UnitId, Stream]], set[tuple[UnitId, Stream]]]:
+        self, runner: Runner, units: Mapping[UnitId, InstanceId], streams: Sequence[tuple[UnitId, UnitStream]]
+    ) -> tuple[set[tuple[UnitId, UnitStream]], set[tuple[UnitId, UnitStream]]]:
         """Copy one piece of each stream; return the streams of which a piece came, and those that are complete."""
-        copied, complete = set[tuple[UnitId, Stream]](), set[tuple[UnitId, Stream]]()
+        copied, complete = set[tuple[UnitId, UnitStream]](), set[tuple[UnitId, UnitStream]]()
         kept = dict[LogPiece, int]()
         try:
             for unit, stream in streams:
@@ -139,10 +144,10 @@ class LogArchive:
             "until it can, they count as running and their machines are paid"
         )
 
-    def _file(self, unit: UnitId, stream: Stream) -> Path:
+    def _file(self, unit: UnitId, stream: UnitStream) -> Path:
         return self.folder / f"{unit}.{stream}"
 
-    def _next_piece(self, unit: UnitId, instance_id: InstanceId, stream: Stream) -> tuple[LogPiece, int]:
+    def _next_piece(self, unit: UnitId, instance_id: InstanceId, stream: UnitStream) -> tuple[LogPiece, int]:
         """Return the piece to read next, and how many of the program's bytes are stored already."""
         final = self._file(unit, stream)
         offset, kept = _copied(final, _part(final))
@@ -166,7 +171,7 @@ class LogArchive:
     def _finished(self, unit: UnitId) -> bool:
         """Give a unit's files their final names; return whether that succeeded."""
         try:
-            for stream in STREAMS:
+            for stream in (TASKS, *STREAMS):
                 final = f"{self.folder}/{unit}.{stream}"
                 try:
                     os.replace(f"{final}.part", final)
@@ -207,7 +212,9 @@ class LogArchive:
 class NoLogArchive(LogArchive):
     """An archive that keeps nothing, for simulations."""
 
-    def collect(self, runner: Runner, units: Mapping[UnitId, InstanceId]) -> frozenset[UnitId]:
+    def collect(
+        self, runner: Runner, units: Mapping[UnitId, InstanceId], runs: Set[UnitId] = frozenset()
+    ) -> frozenset[UnitId]:
         """Return all units: there is nothing to copy."""
         return frozenset(units)
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from hcloud.apply.feedback import UnitTotals, record_co_run, record_window
+from hcloud.apply.task_runs import new_ends
 from hcloud.apply.unit_index import UnitIndex, UnitOwner
 from hcloud.classifier.interference import UNKNOWN_LOSS, NeighbourLoss, neighbour_loss
 from hcloud.core.estimates import Classification
@@ -165,7 +166,8 @@ class UnitObserver:
         ended = {unit: instance_id for unit, (instance_id, _) in exits.items()}
 
         def collect(some: Sequence[str]) -> None:
-            logged = self.logs.collect(self.runner, {unit: ended[unit] for unit in some})
+            runs = frozenset(unit for unit in some if owners[ended[unit]][unit][0].run is not None)
+            logged = self.logs.collect(self.runner, {unit: ended[unit] for unit in some}, runs)
             kept = [unit for unit in logged if self._has_kept(unit, *exits[unit])]
             observed.archived |= self._with_outputs({unit: ended[unit] for unit in kept})
 
@@ -255,6 +257,8 @@ class UnitObserver:
                 self.checkpoints.follow(report.id, job, allocation.rank, instance_id)
             elif report.exit is not None and report.id in observed.archived:
                 self.checkpoints.leave(report.id)
+        if report.exit is None and report.tasks is not None and new_ends(job, report.tasks):
+            yield facts.tasks_ended(job.id, report.tasks)
         sample = report.sample
         every_s = sampled_every_s(job.spec, policy)
         if report.exit is None and sample is not None and self._sampling.is_due(report.id, sample, every_s):
@@ -280,6 +284,7 @@ class UnitObserver:
                 believed,
                 last_period=self._co_runs.last(report.id),
                 learns=policy.profiles_jobs,
+                tasks=report.tasks,
             )
 
     def _sample_changes(

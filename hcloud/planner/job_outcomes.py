@@ -7,6 +7,7 @@ incremental job does not stop the others; the attempt is judged when its last ra
 
 from __future__ import annotations
 
+from hcloud.core.arrays import count_positions
 from hcloud.core.model import JOB_ON_INSTANCE, JOB_WAITING, Attempt, FailureCause, Job, JobState, Number, Reason
 from hcloud.core.rows import number_of
 from hcloud.planner.context import PlanContext
@@ -17,6 +18,7 @@ from hcloud.planner.profiling_in_place import is_pointless
 from hcloud.planner.retries import failure_reason, may_retry, retry
 from hcloud.planner.spot_preemption import requeue_reason
 from hcloud.planner.text import as_wait, deadline_numbers, failure, seconds, usd
+from hcloud.spec.validation import counted
 
 PLANNING_FAILS = "planning_fails"
 _ADMISSIBLE = (JobState.SUBMITTED, JobState.PROFILED, JobState.CLASSIFIED)
@@ -93,6 +95,9 @@ def _decide_running(context: PlanContext, job: Job) -> None:
         return
     elif job.cancelled_by is not None:
         context.decisions.stop(job, None, Reason(code="cancelled", text=f"cancelled by {job.cancelled_by}"))
+    elif job.run is not None and job.run.cancelled:
+        text = f"{counted(count_positions(job.run.cancelled), 'task')} of its unit cancelled; the others begin anew"
+        context.decisions.stop(job, FailureCause.EVICTED, Reason(code="tasks_cancelled", text=text))
     elif job.spec.budget_usd is not None and job.spent_usd >= job.spec.budget_usd:
         context.decisions.stop(job, FailureCause.EVICTED, _budget_reason(job))
     elif len(attempt.allocations) > 1 and job.spec.nodes.gang:

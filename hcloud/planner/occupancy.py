@@ -341,6 +341,8 @@ def needs_decision(job: Job) -> bool:
     if job.state not in JOB_ON_INSTANCE or attempt is None or len(attempt.allocations) != 1:
         return True
     ended_at = attempt.allocations[0].ended_at
+    if job.run is not None and job.run.cancelled:
+        return True
     return job.cancelled_by is not None or ended_at is not None or job.spec.budget_usd is not None
 
 

@@ -73,7 +73,7 @@ class Finish:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MakeTasks:
-    """Make the next tasks of an array: rows of their own, queued."""
+    """Make the next tasks of an array, queued: each with a row of its own, or one row for many that share a unit."""
 
     job_id: JobId
     """The array."""
@@ -82,6 +82,12 @@ class MakeTasks:
     count: int
     """How many tasks."""
     reason: Reason
+    per_unit: int = 1
+    """How many of them run in one unit."""
+    begin_within_s: float | None = None
+    """No task of a unit begins later than so long after the first; None: there is no such limit."""
+    returned: tuple[JobId, ...] = ()
+    """Tasks that wait with rows of their own and count as not made from now on: they are among the next ones."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

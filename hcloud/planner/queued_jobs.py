@@ -184,7 +184,17 @@ class QueuedJobs:
         """Add a job for which :func:`is_plain` holds."""
         spec = job.spec
         tags = tuple(sorted(spec.tags.items())) if spec.tags else ()
-        key = (requirements(spec), _span_class(job), job.application, spec.priority, spec.user, tags, job.wait_code)
+        count = job.run.count if job.run is not None else 1
+        key = (
+            requirements(spec),
+            _span_class(job),
+            job.application,
+            spec.priority,
+            spec.user,
+            tags,
+            job.wait_code,
+            count,
+        )
         similar = self._by_key.get(key)
         if similar is None:
             similar = SimilarJobs(key, spec.target.kind == "best_effort", spec.priority, job.wait_code)

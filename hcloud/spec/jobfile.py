@@ -17,6 +17,7 @@ from pydantic import (
     BeforeValidator,
     Field,
     PlainValidator,
+    Strict,
     model_validator,
 )
 
@@ -41,6 +42,7 @@ from hcloud.core.model import (
     Target,
 )
 from hcloud.core.schedules import Recurrence
+from hcloud.core.task_runs import RUN_TASKS_MOST
 from hcloud.core.units import (
     Flag,
     Name,
@@ -532,6 +534,8 @@ class JobFile(JobFilePart):
     """Environment variables: text, or for a secret `{secret: VALUE}` or `{secret_from: env:NAME}`."""
     array: Annotated[Text, BeforeValidator(_array_text, json_schema_input_type=str | int)] | None = None
     """Run a task for each id, for example 0-999%50: at most 50 at once. HCLOUD_TASK_ID has its id."""
+    tasks_per_unit: Literal["auto"] | Annotated[int, Strict(), Field(ge=1, le=RUN_TASKS_MOST)] = "auto"
+    """How many tasks run one after the other on one place of a machine: auto (as many as run in 30 s) or a number."""
     matrix: Annotated[Mapping[Variable, MatrixValues], Field(max_length=20)] = Field(default_factory=dict)
     """Run a task for each combination of these variables' values, for example {lr: [0.1, 0.2], seed: [1, 2]}."""
     after: Annotated[
@@ -641,6 +645,8 @@ class JobFile(JobFilePart):
     @model_validator(mode="after")
     def _countable(self) -> JobFile:
         if self.array is None and not self.matrix:
+            if self.tasks_per_unit != "auto":
+                raise AtKey("tasks_per_unit", "is for the tasks of an array; set array or matrix, or leave it out")
             return self
         if self.measure is not None:
             raise AtKey("measure", "measures one job; leave out array and matrix")
@@ -693,7 +699,8 @@ class JobFile(JobFilePart):
         if not ranges and not self.matrix:
             return None
         ranges = ranges or ((0, matrix_size(self.matrix) - 1, 1),)
-        return TaskList(ranges=ranges, at_most=at_most, matrix=tuple(self.matrix.items()))
+        per_unit = None if self.tasks_per_unit == "auto" else self.tasks_per_unit
+        return TaskList(ranges=ranges, at_most=at_most, per_unit=per_unit, matrix=tuple(self.matrix.items()))
 
     def impossible(self, now: float) -> tuple[KeyPath, str] | None:
         """Return the key and the reason why the job cannot succeed if submitted at ``now``, or None."""

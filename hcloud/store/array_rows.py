@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from sqlalchemy import ColumnElement, Select, exists, func, select
@@ -19,6 +19,7 @@ from hcloud.core.model import (
     Resources,
 )
 from hcloud.core.rows import replace_fields
+from hcloud.core.task_runs import ends_of_text
 from hcloud.store import schema
 from hcloud.store.documents import job_number
 from hcloud.store.live import ENDED_STATES
@@ -34,6 +35,8 @@ class EndedTask(NamedTuple):
 
 UNMADE: Final = "array"
 """Reason code of a task that is not made yet."""
+IN_A_RUN: Final = "in_a_run"
+"""Reason code of a task that is given to a unit with others."""
 EVENTS_OF_A_TASK: Final = (EventKind.ATTEMPT_PLACED, EventKind.UNIT_ENDED, EventKind.JOB_FINISHED)
 """Kinds of events from which a task without a row is restored."""
 _COLUMNS = (
@@ -84,8 +87,12 @@ def of_kept_array(log_number: ColumnElement[Any], is_kept: ColumnElement[bool]) 
     return exists().where(spans & array.c.number.in_(kept))
 
 
-def task_without_row(number: int, array: Job, events: Sequence[Event]) -> Job | None:
+def task_without_row(
+    number: int, array: Job, events: Sequence[Event], runs: Callable[[], Sequence[Event]] = tuple
+) -> Job | None:
     """Return a task of ``array`` that has no row, from the array's record and the task's ``events``.
+
+    ``runs``: events TASKS_ENDED of the array, which are asked for where the task has none of its own.
 
     None: the array has no task of that number.
     """
@@ -103,11 +110,36 @@ def task_without_row(number: int, array: Job, events: Sequence[Event]) -> Job | 
         array=array.id,
     )
     ended = record.state_of(position)
+    if ended is not None and not events:
+        found = _of_run(task, position, runs())
+        if found is not None:
+            return replace_fields(found, state=JobState(ended))
     if ended is not None:
         return _restored(replace_fields(task, state=JobState(ended), cancelled_by=array.cancelled_by), events)
+    if record.is_made(position):
+        text = f"runs in one unit with other tasks of {array.id}, or waits there for its turn"
+        return replace_fields(task, queued_at=array.queued_at, wait_code=IN_A_RUN, wait_text=text)
     limit = f", at most {tasks.at_most} at once" if tasks.at_most is not None else ""
     text = f"waits for its turn: the tasks of {array.id} start in order{limit}"
     return replace_fields(task, queued_at=array.queued_at, wait_code=UNMADE, wait_text=text)
+
+
+def _of_run(task: Job, position: int, runs: Sequence[Event]) -> Job | None:
+    """Return a task that ended in a unit with others, as an event of its array says."""
+    for event in runs:
+        given = event.fields.get("ended")
+        for each in map(ends_of_text, map(str, given if isinstance(given, list | tuple) else ())):
+            if each.first <= position <= each.last:
+                held = Allocation(
+                    rank=0, instance_id=event.instance_id or "", resources=task.spec.resources,
+                    started_at=each.started_at, ended_at=each.ended_at, exit_code=each.exit_code, cause=each.cause,
+                )  # fmt: skip
+                attempt = Attempt(id=f"{task.id}.1", number=1, placed_at=each.started_at, allocations=(held,))
+                outcome = f"succeeded in {each.ended_at - each.started_at:.2f} s" if each.count == 1 else "succeeded"
+                return replace_fields(
+                    task, attempt=attempt, attempts_made=1, finished_at=each.ended_at, outcome=outcome
+                )
+    return None
 
 
 def _restored(task: Job, events: Sequence[Event]) -> Job:

@@ -11,6 +11,7 @@ from bisect import bisect_left, bisect_right, insort
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
+from functools import partial
 from itertools import islice
 from operator import attrgetter
 from typing import Any, NamedTuple, Protocol, TypeVar
@@ -122,6 +123,7 @@ class MemoryTransaction(Transaction):
         for job in self._deleted:
             store.task_rows[job.array].discard(job_number(job.id))
             del store.all_jobs[job_number(job.id)]
+        store.drop_rows([job_number(job.id) for job in self._deleted])
         store.publish(self._jobs.fresh, self._instances.fresh, self._applications.fresh, self._fresh_intents, stale)
 
     # ------------------------------------------------------------------------------------------------------------ jobs
@@ -163,7 +165,9 @@ class MemoryTransaction(Transaction):
         self.head["revision"] = self.revision
 
     def _insert_job_rows(self, jobs: Sequence[Job]) -> None:
-        self._jobs.fresh |= {job_number(job.id): job for job in jobs}
+        made = {job_number(job.id): job for job in jobs}
+        self._jobs.fresh |= made
+        self._deleted = [each for each in self._deleted if job_number(each.id) not in made]
         self.head["revision"] = self.revision
 
     def tasks(self, array_id: JobId) -> tuple[Job, ...]:
@@ -470,6 +474,13 @@ class MemoryStore(Store):
         if self._crash_point is not None:
             self._crash_point("commit:after")
 
+    def drop_rows(self, numbers: Sequence[int]) -> None:
+        """Take rows of jobs that were deleted out of the view."""
+        if numbers:
+            with self._viewing:
+                self._live_jobs.write(dict.fromkeys(numbers))
+                self._stale |= {"jobs"}
+
     def publish(
         self,
         jobs: Mapping[int, Job],
@@ -628,11 +639,14 @@ class MemoryStore(Store):
             array = self._array_of(number) if number not in self.all_jobs else None
             if array is not None:
                 events = [each for each in self.log if each.job_id == job_id and each.kind in EVENTS_OF_A_TASK]
-                if (task := task_without_row(number, array, events)) is not None:
+                if (task := task_without_row(number, array, events, partial(self._runs_of, array.id))) is not None:
                     return task
             return _row(self.all_jobs, number, job_id)
         except NotFound as error:
             raise NotFound(f"{error}; {self._nearest(job_id)}") from error
+
+    def _runs_of(self, array_id: JobId) -> list[Event]:
+        return [each for each in self.log if each.job_id == array_id and each.kind is EventKind.TASKS_ENDED]
 
     def _array_of(self, number: int) -> Job | None:
         arrays = ((at, job) for at, job in self.all_jobs.items() if job.is_array and job.spec.tasks is not None)

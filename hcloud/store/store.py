@@ -10,9 +10,21 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Select, Table, bindparam, delete, func, insert, select, tuple_, update
 
+from hcloud.core.arrays import positions_in, with_positions, without_positions
 from hcloud.core.co_runs import CoRun
 from hcloud.core.errors import NotFound, StaleWrite
-from hcloud.core.model import JOB_ENDED, Event, EventKind, Instance, InstanceId, InstanceState, Job, JobId, JobState
+from hcloud.core.model import (
+    JOB_ENDED,
+    JOB_ON_INSTANCE,
+    Event,
+    EventKind,
+    Instance,
+    InstanceId,
+    InstanceState,
+    Job,
+    JobId,
+    JobState,
+)
 from hcloud.core.schedules import Schedule
 from hcloud.spec.validation import counted
 from hcloud.store import schema
@@ -75,6 +87,7 @@ _EVENT_COUNT = select(schema.head.c.events)
 BUSY_TIMEOUT_S = 5.0
 """How long a write waits for other writers."""
 _STREAM_CHUNK = 2000
+_RUNS_MOST = 100_000
 _KEYS_PER_QUERY = 500
 
 
@@ -578,7 +591,12 @@ def _cancel_tasks(tx: Transaction, array: Job, positions: Sequence[int], actor: 
     record, wanted = array.task_record, set(positions)
     assert record is not None
     for each in tx.tasks(array.id):
-        if each.task_position in wanted and each.cancelled_by is None:
+        if each.run is not None:
+            each, array = _cancel_in_run(tx, each, wanted)
+            record = array.task_record
+            assert record is not None
+        own_ended = each.run is not None and each.run.own is not None
+        if each.task_position in wanted and each.cancelled_by is None and not own_ended:
             _cancel(tx, each, actor)
     unmade = [at for at in wanted if not record.is_made(at) and record.state_of(at) is None]
     if not unmade:
@@ -588,6 +606,22 @@ def _cancel_tasks(tx: Transaction, array: Job, positions: Sequence[int], actor: 
     text = f"{counted(len(unmade), 'task')} cancelled by {actor} before they began"
     tx.emit(EventKind.JOB_STATE, job_id=array.id, user=array.spec.user, actor=actor, text=text, **fields)
     return array
+
+
+def _cancel_in_run(tx: Transaction, job: Job, wanted: Set[int]) -> tuple[Job, Job]:
+    """Cancel tasks of a run: at once if it waits, else once its unit, which is stopped for it, is over.
+
+    Return the row and its array.
+    """
+    array, run = tx.job(job.array), job.run
+    assert run is not None and array.task_record is not None
+    chosen = [each for each in positions_in(run.others) if each in wanted]
+    if not chosen:
+        return job, array
+    if job.state in JOB_ON_INSTANCE:
+        return tx.put_job(replace(job, run=replace(run, cancelled=with_positions(run.cancelled, chosen)))), array
+    job = tx.put_job(replace(job, run=replace(run, others=without_positions(run.others, chosen))))
+    return job, tx.put_job(replace(array, task_record=array.task_record.with_ended("cancelled", chosen)))
 
 
 def _loaded(row: Any) -> Job:
@@ -600,7 +634,13 @@ def _task_without_row(connection: Connection, number: int, folds: FoldCache) -> 
         return None
     wanted = EventFilter(job_number=number, kinds=_names(EVENTS_OF_A_TASK))
     rows = read_events(connection, wanted, folds, limit=_STREAM_CHUNK)
-    return task_without_row(number, _loaded(row), [load_event(each) for each in rows])
+
+    def runs() -> list[Event]:
+        """Return what is recorded of units with many tasks of the array."""
+        of_array = EventFilter(job_number=row.number, kinds=_names((EventKind.TASKS_ENDED,)))
+        return [load_event(each) for each in read_events(connection, of_array, folds, limit=_RUNS_MOST)]
+
+    return task_without_row(number, _loaded(row), [load_event(each) for each in rows], runs)
 
 
 def _names(kinds: Collection[EventKind] | None) -> frozenset[str] | None:

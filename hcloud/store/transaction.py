@@ -9,14 +9,13 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Select, bindparam, delete, insert, select, update
 
-from hcloud.core.arrays import ENDINGS, TaskRecord
+from hcloud.core.arrays import ENDINGS, TaskRecord, with_positions
 from hcloud.core.co_runs import MOST_CO_RUNS, CoRun
 from hcloud.core.dependencies import DEPENDENCY, Dependency, Ending, Upstream, holds, shown, wait_words
 from hcloud.core.errors import BadInput, InvalidTransition, NotFound, Refused, StaleWrite
 from hcloud.core.estimates import Application
 from hcloud.core.model import (
     JOB_ENDED,
-    BatchTarget,
     Event,
     EventKind,
     Instance,
@@ -28,7 +27,6 @@ from hcloud.core.model import (
     JobSpec,
     JobState,
     Reason,
-    ServiceTarget,
     check_instance_move,
     check_job_move,
     move_job,
@@ -36,7 +34,7 @@ from hcloud.core.model import (
 )
 from hcloud.core.rows import replace_fields
 from hcloud.core.schedules import Schedule, ScheduleId
-from hcloud.planner.run_times import recorded_features
+from hcloud.core.task_runs import TaskRun
 from hcloud.planner.snapshot import Directive, DirectiveScope, OfferBackoff, RefusedQuota
 from hcloud.store import schema
 from hcloud.store.array_rows import EndedTask
@@ -65,6 +63,7 @@ from hcloud.store.documents import (
     read_back,
     schedule_number,
 )
+from hcloud.store.event_fields import submitted_fields, task_fields
 from hcloud.store.event_folds import FOLDED_LEAST, delete_folded_samples, delete_folds, fold_events
 from hcloud.store.forgetting import delete_events, ended_folds, keep_anchors
 from hcloud.store.live import ENDED_STATES, CommittedRows, LiveCache
@@ -165,6 +164,10 @@ class LeaderLease:
     """Unix time of its expiry."""
 
 
+TIMED_MOST, TIMED_AT_ONCE = 1_000, 16
+"""So many run times of tasks with rows are counted of one array, and of the tasks that are recorded together."""
+
+
 class Transaction:
     """The operations inside ``Store.transaction``. Reads see the transaction's own writes.
 
@@ -193,6 +196,7 @@ class Transaction:
         self._stored_intents: dict[str, bool] = {}
         """Whether an intent was open before, by token."""
         self._added_jobs: dict[int, Job] = {}
+        self._deleted_jobs: set[int] = set()
         self._written_applications: dict[str, Application] = {}
         self._may_follow = True
         """Whether ``committed_rows`` has all that was written."""
@@ -362,9 +366,18 @@ class Transaction:
         self._connection.execute(_DELETE_SCHEDULE, {"n": schedule_number(schedule_id)})
 
     # ----------------------------------------------------------------------------------------------------------- tasks
-    def make_tasks(self, array: Job, positions: Sequence[int], reason: Reason) -> tuple[Job, ...]:
-        """Add the rows of these tasks of an array, which are queued, and write which were made; return the tasks.
+    def make_tasks(
+        self,
+        array: Job,
+        positions: Sequence[int],
+        reason: Reason,
+        *,
+        per_unit: int = 1,
+        begin_within_s: float | None = None,
+    ) -> tuple[Job, ...]:
+        """Add the rows of these tasks of an array, which are queued, and write which were made; return those with rows.
 
+        Of ``per_unit`` tasks in a row the first one has a row, and leads a run of them (:class:`TaskRun`).
         Raises Refused: one was made before, or has ended.
         """
         record, tasks = array.task_record, array.spec.tasks
@@ -384,15 +397,29 @@ class Transaction:
                 array=array.id,
                 released_at=array.released_at,
                 revision=self.revision,
+                run=_run_of(positions[at + 1 : at + per_unit], begin_within_s),
             )
-            for each in positions
+            for at, each in list(enumerate(positions))[::per_unit]
         )
         self._insert_job_rows(made)
         self.put_job(move_job(array, JobState.RUNNING, task_record=record.with_made(positions)))
         for each in made:
             fields = submitted_fields(each) | task_fields(each) | {"code": reason.code}
+            if each.run is not None:
+                fields["in_one_unit"] = each.run.count
             self.emit(EventKind.JOB_SUBMITTED, job_id=each.id, user=each.spec.user, **fields)
         return made
+
+    def return_tasks(self, array: Job, task_ids: Sequence[JobId]) -> Job:
+        """Delete the rows of tasks that wait, which count as not made from now on; return the array."""
+        numbers, first, record = [job_number(each) for each in task_ids], job_number(array.id) + 1, array.task_record
+        assert record is not None, "only arrays have tasks"
+        self._delete_job_rows(numbers)
+        return self.put_job(replace_fields(array, task_record=record.with_returned([each - first for each in numbers])))
+
+    def add_task_rows(self, tasks: Sequence[Job]) -> None:
+        """Give tasks that were made, and have no row, one."""
+        self._insert_job_rows([replace_fields(each, revision=self.revision) for each in tasks])
 
     def tasks(self, array_id: JobId) -> tuple[Job, ...]:
         """Return the tasks of an array that have rows and have not ended, by number."""
@@ -411,6 +438,7 @@ class Transaction:
         record, first = array.task_record, job_number(array.id) + 1
         assert record is not None
         ended_before = record.ended
+        record = self._with_run_times(record, ended)
         for state in ENDINGS:
             record = record.with_ended(state, [each.number - first for each in ended if each.state == state])
         self._delete_job_rows([each.number for each in ended])
@@ -421,12 +449,26 @@ class Transaction:
             self._fold_events(array, FOLDED_LEAST)
         return self.put_job(replace_fields(array, task_record=record))
 
+    def _with_run_times(self, record: TaskRecord, ended: Sequence[EndedTask]) -> TaskRecord:
+        """Return the record with the run times of the first few of these tasks: a mean needs no more."""
+        some = [each for each in ended if each.state is JobState.SUCCEEDED][: max(0, TIMED_MOST - record.timed)]
+        for each in some[:TIMED_AT_ONCE]:
+            job = self.job(f"job-{each.number}")
+            own = job.run.own if job.run is not None else None
+            held = job.attempt.held(0) if job.attempt is not None else None
+            if own is not None:
+                record = record.with_times(1, own.ended_at - own.started_at)
+            elif held is not None and held.started_at is not None and held.ended_at is not None:
+                record = record.with_times(1, max(0.0, held.ended_at - held.started_at))
+        return record
+
     def _fold_events(self, array: Job, at_least: int) -> None:
         number, tasks = job_number(array.id), array.spec.tasks
         fold_events(self._connection, number, number + len(tasks or ()), at_least=at_least)
 
     def _delete_job_rows(self, numbers: Sequence[int]) -> None:
         delete_keys(self._connection, schema.job, "number", numbers)
+        self._deleted_jobs.update(numbers)
         for number in numbers:
             self._cached_jobs.pop(number, None)
             self._written_jobs.pop(number, None)
@@ -438,6 +480,7 @@ class Transaction:
             {"number": n} | indexed_columns(job) | self._job_columns(job) for n, job in zip(numbers, jobs, strict=True)
         ]
         insert_rows(self._connection, schema.job, rows)
+        self._deleted_jobs.difference_update(numbers)
         self._cached_jobs.update(zip(numbers, jobs, strict=True))
         self._added_jobs.update(zip(numbers, jobs, strict=True))
         self.head["revision"] = self.revision
@@ -809,7 +852,8 @@ class Transaction:
             CommittedRows(
                 revision=self.head["revision"],
                 intents_revision=self.head["intents_revision"],
-                jobs={n: None if job.state in JOB_ENDED else job for n, job in jobs.items()},
+                jobs={n: None if job.state in JOB_ENDED else job for n, job in jobs.items()}
+                | dict.fromkeys(self._deleted_jobs),
                 instances={n: None if each.state is _TERMINATED else each for n, each in instances.items()},
                 intents={token: self._cached_intents[token] for token in self._written_intents},
                 applications=self._written_applications,
@@ -823,6 +867,10 @@ def check_revision(row_id: str, read_revision: int, stored: int) -> None:
         raise StaleWrite(f"{row_id} was read at revision {read_revision} and is now at {stored}; read it again")
 
 
+def _run_of(others: Sequence[int], begin_within_s: float | None) -> TaskRun | None:
+    return TaskRun(others=with_positions((), others), begin_within_s=begin_within_s) if others else None
+
+
 def indexed_columns(job: Job) -> dict[str, object]:
     """Return the columns of a job that queries use. Raises BadInput for a text that cannot be stored."""
     token = job.submission_token
@@ -834,39 +882,3 @@ def indexed_columns(job: Job) -> dict[str, object]:
         "array_number": job_number(job.array) if job.array else None,
         "last_number": None if tasks is None else job_number(job.id) + len(tasks),
     }
-
-
-def task_fields(job: Job) -> dict[str, Any]:
-    """Return the fields of the JOB_SUBMITTED event that only a task has."""
-    tasks = job.spec.tasks
-    if tasks is None or not job.array:
-        return {}
-    return {"array": job.array, "task": tasks.id_at(job.task_position), "submitted_at": job.submitted_at}
-
-
-def submitted_fields(job: Job) -> dict[str, Any]:
-    """Return the fields of the JOB_SUBMITTED event (see EventKind)."""
-    spec, target = job.spec, job.spec.target
-    fields: dict[str, Any] = {
-        "name": spec.name,
-        "tags": dict(spec.tags),
-        "target_kind": target.kind,
-        "vcpus": spec.resources.vcpus,
-        "memory_mib": spec.resources.memory_mib,
-        "nodes": spec.nodes.count,
-        "priority": spec.priority,
-        "features": {} if job.is_array else recorded_features(spec, job.submitted_at),
-    }
-    if job.is_array and spec.tasks is not None:
-        fields |= {"tasks": len(spec.tasks)}
-    if job.waits_for:
-        fields |= {"after": [f"{each.job_id}:{each.ending}" for each in job.waits_for], "waits": job.wait_text}
-    if isinstance(target, BatchTarget):
-        fields |= {"deadline_at": job.deadline_at}
-    elif isinstance(target, ServiceTarget):
-        fields |= {
-            "requests_per_s": target.requests_per_s,
-            "latency_ms": target.latency_ms,
-            "percentile": target.percentile,
-        }
-    return fields

@@ -9,11 +9,10 @@ from hcloud.apply.ended_tasks import EndedTasks
 from hcloud.apply.jobs import make_tasks
 from hcloud.core.arrays import TaskList, TaskRecord
 from hcloud.core.errors import Refused
-from hcloud.core.model import EventKind, Intent, IntentKind, Job, JobState, Reason, Retries
+from hcloud.core.model import EventKind, Intent, IntentKind, Job, JobSpec, JobState, Reason, Retries
 from hcloud.fake_runner.runner import FakeRunner
 from hcloud.planner import array_tasks
-from hcloud.planner.array_tasks import WINDOW_LEAST
-from hcloud.planner.occupancy import TaskTally
+from hcloud.planner.array_tasks import WINDOW_LEAST, TaskGrouping
 from hcloud.planner.plan import MakeTasks
 from hcloud.store import Transaction
 from hcloud.store.array_rows import EndedTask
@@ -25,8 +24,8 @@ ENDS_WITH_CODE = ("/bin/sh", "-c", "exit $code")
 
 
 def tasks(count: int, at_most: int | None = None) -> TaskList:
-    """Return the ids 0 to ``count`` - 1."""
-    return TaskList(ranges=((0, count - 1, 1),), at_most=at_most)
+    """Return the ids 0 to ``count`` - 1, of tasks that run in units of their own."""
+    return TaskList(ranges=((0, count - 1, 1),), at_most=at_most, per_unit=1)
 
 
 def of_codes(*codes: int) -> TaskList:
@@ -183,14 +182,14 @@ def test_an_array_whose_tasks_cannot_be_recorded_holds_up_no_other(
 
 def test_an_array_that_planning_fails_on_is_left_out_alone(site: Deployment, monkeypatch: pytest.MonkeyPatch) -> None:
     """Seeded defect: planning fails on the first array."""
-    right = array_tasks._to_make
+    right = array_tasks.group_tasks
 
-    def failing(wanted: TaskList, record: TaskRecord, tally: TaskTally) -> int:
-        if len(wanted) == 3:
+    def failing(spec: JobSpec, record: TaskRecord, left: int) -> TaskGrouping:
+        if len(spec.tasks or ()) == 3:
             raise Planted("a defect")
-        return right(wanted, record, tally)
+        return right(spec, record, left)
 
-    monkeypatch.setattr(array_tasks, "_to_make", failing)
+    monkeypatch.setattr(array_tasks, "group_tasks", failing)
     site.submit("sleep", "1", tasks=tasks(3))
     site.submit("sleep", "1", tasks=tasks(2))
     site.until(lambda: site.state(5) is JobState.SUCCEEDED)

@@ -35,7 +35,19 @@ def _ended(store: Store) -> int:
 
 def test_each_task_of_an_array_runs_once_although_the_daemon_is_killed(home: Home) -> None:
     daemon = home.daemon()
-    home.run("submit", "-y", "-q", "--vcpus", "0.2", "--array", f"0-{TASKS - 1}%16", "--", "echo task $HCLOUD_TASK_ID")
+    home.run(
+        "submit",
+        "-y",
+        "-q",
+        "--vcpus",
+        "0.2",
+        "--array",
+        f"0-{TASKS - 1}%16",
+        "--tasks-per-unit",
+        "1",
+        "--",
+        "echo task $HCLOUD_TASK_ID",
+    )
     with closing(Store.open(f"sqlite:///{home.path}/hcloud.db")) as store:
         wait_until(lambda: _ended(store) >= TASKS // 8, PATIENCE_S)
         daemon.send_signal(signal.SIGKILL)

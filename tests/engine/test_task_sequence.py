@@ -118,3 +118,24 @@ def test_after_a_reboot_all_tasks_behind_a_fence_may_have_begun() -> None:
     lines = b"boot a\nfence 3\nbegin 2 1.0\nend 2 0 - 2.0 5 0 \nbegin 3 2.0\nfence 6\n"
     assert parse_task_log(lines, "a").progress.begun == ((3, 3),)
     assert parse_task_log(lines, "b").progress.begun == ((3, 6),)
+
+
+@pytest.mark.parametrize(
+    "plain",
+    [
+        {"ended": [[0, 100_000, 1.0, 2.0, 0, None, ""]], "begun": []},
+        {"ended": [[0, 1, 1.0, 2.0, 1, "exit_code", ""]], "begun": []},
+        {"ended": [[3, 1, 1.0, 2.0, 0, None, ""]], "begun": []},
+        {"ended": [[0, 0, 2.0, 1.0, 0, None, ""]], "begun": []},
+        {"ended": [[0, 0, float("nan"), 1.0, 0, None, ""]], "begun": []},
+        {"ended": [[0, 0, 1.0, 1.0, 0, "no cause", ""]], "begun": []},
+        {"ended": [[True, 0, 1.0, 1.0, 0, None, ""]], "begun": []},
+        {"ended": [[0, 700, 1.0, 1.0, 0, None, ""]] * 2, "begun": []},
+        {"ended": [], "begun": [[0, 5_000]]},
+        {"ended": [[]], "begun": []},
+        {"begun": []},
+    ],
+)
+def test_a_report_of_tasks_that_no_agent_sends_is_refused(plain: dict[str, Any]) -> None:
+    with pytest.raises((ValueError, KeyError, TypeError)):
+        progress_from_wire(plain)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import numpy as np
@@ -44,6 +44,11 @@ class RunTimes:
     """What was known when this was predicted; ``observe`` learns from it when given the prediction back."""
     source: str = ""
     """What it follows from most, such as the features ``user+name`` of past runs; empty: not stated."""
+
+    def times(self, factor: float) -> RunTimes:
+        """Return the distribution of what runs so many times as long."""
+        point_s = None if self.point_s is None else self.point_s * factor
+        return replace(self, times_s=self.times_s * factor, age_s=self.age_s * factor, point_s=point_s)
 
     def cdf(self, time_s: float) -> float:
         """Return the probability that the run takes at most ``time_s`` seconds."""

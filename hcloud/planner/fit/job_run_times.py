@@ -41,6 +41,7 @@ class _MadeOf(NamedTuple):
     rows: Sequence[Application]
     submitted_at: float
     tolerance: float
+    tasks: int
 
     def same_as(self, other: _MadeOf) -> bool:
         """Return whether all of it is identical, by object where it is one."""
@@ -95,13 +96,21 @@ class JobRunTimes:
         classification = snapshot.applications.get(job.application)
         rows = snapshot.programs.get(identify(job.spec).program, ()) if snapshot.programs else ()
         made_of = _MadeOf(
-            job.spec, snapshot.run_times, classification, rows, job.submitted_at, self.neighbour_tolerance
+            job.spec,
+            snapshot.run_times,
+            classification,
+            rows,
+            job.submitted_at,
+            self.neighbour_tolerance,
+            job.run.count if job.run is not None else 1,
         )
         known = snapshot.plan_cache.run_times.get(job.id)
         if known is None or not made_of.same_as(known[0]):
             found = self._predict(job, classification, rows)
             # What was known when it was predicted is of no use here, and is as large as the rest.
             found = found and replace(found, evidence=b"")
+            if found is not None and job.run is not None:
+                found = found.times(job.run.count)
             known = snapshot.plan_cache.run_times[job.id] = (made_of, found)
         answer: RunTimes | None = known[1]
         return answer
