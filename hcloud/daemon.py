@@ -557,6 +557,7 @@ class Daemon:
             checkpoints_dir=self.config.state_dir / CHECKPOINTS_FOLDER,
             readers=frozenset(self.config.api.readers),
             admins=frozenset(self.config.api.admins),
+            has_exec=self.config.api.exec,
             max_upload_bytes=self.config.engine.max_workdir_mib * 2**20,
             max_user_upload_bytes=self.config.api.max_uploads_mib * 2**20,
         )

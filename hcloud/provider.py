@@ -427,6 +427,18 @@ class UnitSample:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CommandResult:
+    """What became of a command that was run inside a unit."""
+
+    exit_code: int | None
+    """None: it was killed when its time was over."""
+    stdout: bytes
+    stderr: bytes
+    is_cut: bool = False
+    """Whether there was more output than is kept."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ExitRecord:
     """How a unit ended; the worker writes it to disk before it reports the end."""
 
@@ -668,6 +680,15 @@ class Runner(Protocol):
 
         Raises:
             WorkerUnreachable: it does not answer now.
+        """
+        ...
+
+    def execute(self, unit: UnitId, instance_id: InstanceId, command: Sequence[str], timeout_s: float) -> CommandResult:
+        """Run a command beside what a running unit runs, with its view and limits, for at most ``timeout_s``.
+
+        Raises:
+            UnitRefused: it was not run: the unit does not run, or cannot be entered there.
+            WorkerUnreachable: it may or may not have been run.
         """
         ...
 

@@ -15,6 +15,7 @@ from hcloud.api import (
     drain,
     errors,
     forecasts,
+    job_commands,
     job_history,
     jobs,
     operations,
@@ -78,7 +79,8 @@ def build_app(context: ApiContext, tokens: TokenFile | None = None, pages: Pages
     )
     app.add_middleware(RequestMetrics, telemetry=context.telemetry)  # the last one added is the outermost
     errors.install(app)
-    for part in (jobs, arrays, outputs, schedules, forecasts, operations, drain, upload_chunks, uploads):
+    parts = (jobs, arrays, outputs, job_commands, schedules, forecasts, operations, drain, upload_chunks, uploads)
+    for part in parts:
         app.include_router(part.router)
     app.include_router(operations.probes)
     if pages is not None:
@@ -91,7 +93,8 @@ def _operation_id(route: APIRoute) -> str:
 
 
 def _dataclasses() -> Iterator[type]:
-    for module in (drain, forecasts, job_history, jobs, model, operations, outputs, schemas, upload_chunks, uploads):
+    shapes = (drain, forecasts, job_commands, job_history, jobs, model, operations, outputs, schemas)
+    for module in (*shapes, upload_chunks, uploads):
         for each in vars(module).values():
             if isinstance(each, type) and is_dataclass(each):
                 yield each

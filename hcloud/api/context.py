@@ -187,6 +187,8 @@ class ApiContext:
     """Users who may only read."""
     admins: frozenset[str] = frozenset()
     """Admins in addition to root."""
+    has_exec: bool = True
+    """Whether commands may be run inside running jobs."""
     max_upload_bytes: int = 64 * 2**20
     max_user_upload_bytes: int = 2**30
     """Bytes of all archives of one user."""

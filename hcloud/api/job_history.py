@@ -13,8 +13,8 @@ from hcloud.planner.explain import TimelineStep, job_timeline, machines_of, pred
 from hcloud.store import Store
 
 _TIMELINE_KINDS = frozenset(EventKind) - {EventKind.SAMPLE}
-OWNERS_KINDS = frozenset({EventKind.SAMPLE, EventKind.JOB_PROFILED})
-"""What was measured of a job: for its owner and admins only."""
+OWNERS_KINDS = frozenset({EventKind.SAMPLE, EventKind.JOB_PROFILED, EventKind.EXEC})
+"""What was measured of a job, and done in it: for its owner and admins only."""
 OWNERS_FIELDS = frozenset({"features", RECORDED_IN})
 """What a job runs, as far as it predicts the run time, and what was predicted: likewise."""
 MAX_EVENTS = 10_000

@@ -38,8 +38,10 @@ GROUPS: dict[str, dict[str, tuple[str, str, str]]] = {
         "submit": ("hcloud.cli.submit", "submit", "Submit jobs from files, or one command."),
         "run": ("hcloud.cli.submit", "run", "Submit, follow the output, and exit as the job does."),
         "status": ("hcloud.cli.status", "status", "Show the daemon, jobs and machines."),
+        "top": ("hcloud.cli.top", "top", "Show machines and the queue, live."),
         "queue": ("hcloud.cli.status", "queue", "Show jobs."),
         "logs": ("hcloud.cli.jobs", "logs", "Show a job's output; -f follows it."),
+        "exec": ("hcloud.cli.exec", "exec_command", "Run a command inside a running job."),
         "cp": ("hcloud.cli.outputs", "cp", "Copy the files that a job left to here."),
         "wait": ("hcloud.cli.jobs", "wait", "Wait for jobs to end."),
         "cancel": ("hcloud.cli.jobs", "cancel", "Stop jobs."),
@@ -87,8 +89,22 @@ GROUPS: dict[str, dict[str, tuple[str, str, str]]] = {
 }
 COMMANDS = {name: entry for group in GROUPS.values() for name, entry in group.items()}
 READ_ONLY = (
-    *("status", "queue", "logs", "wait", "explain", "job", "instances", "offers", "report", "bill", "simulate", "plan"),
-    *("forecast", "config", "doctor", "events", "orphans", "help", "completion", "version"),
+    *(
+        "status",
+        "top",
+        "queue",
+        "logs",
+        "wait",
+        "explain",
+        "job",
+        "instances",
+        "offers",
+        "report",
+        "bill",
+        "simulate",
+        "plan",
+    ),
+    *("plan", "forecast", "config", "doctor", "events", "orphans", "help", "completion", "version"),
 )
 """Commands that change nothing. The others are proposed only in place of a name that is nearly theirs."""
 MOVED = {

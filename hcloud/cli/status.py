@@ -331,11 +331,12 @@ def _job_row(job: dict[str, Any], now: float) -> list[Any]:
         spec["nodes"]["count"],
         span((job["finished_at"] if ended and job["finished_at"] else now) - job["submitted_at"]),
         span(left),
-        _where(job),
+        waits_for(job),
     ]
 
 
-def _where(job: dict[str, Any]) -> str:
+def waits_for(job: dict[str, Any]) -> str:
+    """Return where a job runs, what it waits for, or how it ended, in a few words."""
     if job["state"] in ENDED:
         return str(job["outcome"])
     if job["tasks"]:

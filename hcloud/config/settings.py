@@ -20,7 +20,7 @@ from pydantic.dataclasses import dataclass
 from hcloud.config.locate import SOCKET_NAME, home_dir
 from hcloud.config.secrets import check_secret
 from hcloud.core.bucket_urls import parse_bucket_url
-from hcloud.core.units import NonEmptyText, Number, PositiveCount, PositiveMib, PositiveSeconds, Seconds, shown
+from hcloud.core.units import Flag, NonEmptyText, Number, PositiveCount, PositiveMib, PositiveSeconds, Seconds, shown
 from hcloud.spec.validation import AtKey, nearest
 
 _STRICT = ConfigDict(extra="forbid")
@@ -151,6 +151,8 @@ class ApiSettings:
     """Users who may also cancel other users' jobs, pause and resume; root always may."""
     max_uploads_mib: PositiveMib = 1024
     """Uploaded work directories kept for one user; the oldest that no job needs are deleted to make room."""
+    exec: Flag = True
+    """Owners of jobs and admins may run commands inside running jobs (`hcloud exec`)."""
 
     def __post_init__(self) -> None:
         both = sorted(set(self.readers) & set(self.admins))

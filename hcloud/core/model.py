@@ -852,6 +852,7 @@ class EventKind(StrEnum):
     PROVIDER_TROUBLE = "provider_trouble"  # provider, call, error, text
     SCHEDULE = "schedule"  # what: created | replaced | fired | skipped | missed | paused | resumed | deleted; schedule,
     #                        name, due_at (for which time), count (of missed runs), text
+    EXEC = "exec"  # a command inside a running job: rank, text; command (when it begins), exit_code (when it ended)
     BUDGET = "budget"  # scope (total | user | tag), name, period (per_day | per_month), ends_at, share (0.8 | 1.0),
     #                    spent_usd, limit_usd, text
     PLANNING_TROUBLE = "planning_trouble"  # left_out: the job or stage that planning fails on; error, text

@@ -129,10 +129,11 @@ class Calls:
             self._leave(asked)
             return [each.answer for each in asked]
 
-    def ask_at_leisure(self, commands: Sequence[Command]) -> list[Answer]:
-        """Return the answers to commands that nobody else asks for, however long they take within their time limit."""
+    def ask_at_leisure(self, commands: Sequence[Command], timeout_s: float | None = None) -> list[Answer]:
+        """Return the answers to commands that nobody else asks for, however long they take within their time limit;
+        None: that of all commands."""
         found = dict[int, Answer]()
-        for numbered in self._exchanged(commands):
+        for numbered in self._exchanged(commands, timeout_s):
             found.update(numbered)
         return [found[number] for number in range(len(commands))]
 
@@ -180,11 +181,11 @@ class Calls:
                     settled.append((command, answer))
             self._settle(settled)
 
-    def _exchanged(self, commands: Sequence[Command]) -> Iterator[list[Numbered]]:
+    def _exchanged(self, commands: Sequence[Command], timeout_s: float | None = None) -> Iterator[list[Numbered]]:
         """Yield one answer to each command; unknown where the agent or the gateway gives none."""
         left, why = set(range(len(commands))), "the engine gave no answer"
         try:
-            for numbered in self.wire.call(commands, self.timeout_s):
+            for numbered in self.wire.call(commands, self.timeout_s if timeout_s is None else timeout_s):
                 first = [each for each in dict(numbered).items() if each[0] in left]
                 left -= {number for number, _ in first}
                 yield first

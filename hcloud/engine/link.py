@@ -33,6 +33,7 @@ from hcloud.engine.output import read_output
 from hcloud.engine.outputs import UnitOutputs
 from hcloud.engine.unit import UnitDirectories, read_json
 from hcloud.engine.uploads import UnitUploads
+from hcloud.engine.unit_commands import UnitCommands
 from hcloud.engine.wire import PROTOCOL, stream_name
 
 REPORT_PAUSE_S, HELD_S = 0.02, 0.2
@@ -54,7 +55,13 @@ Supervise = Callable[[Mapping[str, Any]], Awaitable[Answer]]
 class LinkHost:
     """What the link knows of its instance: the units on disk, and the supervisor to give orders to."""
 
-    def __init__(self, bootstrap: Bootstrap, supervise: Supervise, isolation: tuple[str, ...]) -> None:
+    def __init__(
+        self,
+        bootstrap: Bootstrap,
+        supervise: Supervise,
+        isolation: tuple[str, ...],
+        cgroup: Mapping[str, Any] | None = None,
+    ) -> None:
         self._bootstrap, self._supervise, self._isolation = bootstrap, supervise, isolation
         self._units = UnitDirectories(bootstrap.state_dir)
         self._archives = bootstrap.state_dir / "archives"
@@ -62,6 +69,7 @@ class LinkHost:
         self._outputs = UnitOutputs(bootstrap.number("max_outputs_mib", 4096) << 20, root=os.geteuid() == 0)
         self._uploads = UnitUploads(root=os.geteuid() == 0)
         self._ended: dict[str, dict[str, Any]] = {}  # an ended unit never changes: read once
+        self._commands = UnitCommands("bwrap" in isolation, "seccomp" in isolation, cgroup)
         self._cpu_topology = read_topology(usable_cpus(bootstrap.cpus))
 
     def report(self) -> dict[str, Any]:
@@ -115,6 +123,8 @@ class LinkHost:
                     return self._upload(request)
                 case "checkpoint":
                     return self._read_checkpoint(request)
+                case "exec":
+                    return await self._exec(request)
                 case "put":
                     return self._put(request)
                 case "ping":
@@ -165,6 +175,12 @@ class LinkHost:
             return {"absent": request["unit"]}
         limit = min(request["limit"], CHUNK_MAX)
         return self._outputs.read_checkpoint(unit, int(request["number"]), request["offset"], limit)
+
+    async def _exec(self, request: Mapping[str, Any]) -> Answer:
+        unit = self._units.get(request["unit"])
+        if unit is None:
+            return {"absent": request["unit"]}
+        return await self._commands.run(unit, request["command"], float(request["timeout_s"]))
 
     def _put(self, request: Mapping[str, Any]) -> Answer:
         """Take a piece of an archive; the last one makes it visible under its name."""
@@ -414,11 +430,13 @@ async def _connected_once(gateway: str, host: LinkHost, credential: Credential, 
         return await AgentLink(connect(), host, credential, has_others=has_others).run()
 
 
-async def run(bootstrap: Bootstrap, channel: socket.socket, isolation: tuple[str, ...]) -> None:
+async def run(
+    bootstrap: Bootstrap, channel: socket.socket, isolation: tuple[str, ...], cgroup: Mapping[str, Any] | None
+) -> None:
     """Run the link until the supervisor is gone."""
     supervisor = SupervisorChannel(channel)
     metadata.watch(bootstrap)
-    host = LinkHost(bootstrap, supervisor.ask, isolation)
+    host = LinkHost(bootstrap, supervisor.ask, isolation, cgroup)
     connection = asyncio.create_task(keep_connected(bootstrap, host, Credential(bootstrap)))
     reading = asyncio.create_task(supervisor.read())
     await asyncio.wait({connection, reading}, return_when=asyncio.FIRST_COMPLETED)
@@ -430,7 +448,7 @@ def main() -> None:
     bootstrap = load_bootstrap(Path(sys.argv[1]))
     channel = socket.socket(fileno=int(sys.argv[2]))
     isolation = json.loads(os.environ.get("HCLOUD_ISOLATION", '{"names": []}'))
-    asyncio.run(run(bootstrap, channel, tuple(isolation["names"])))
+    asyncio.run(run(bootstrap, channel, tuple(isolation["names"]), isolation.get("cgroup")))
     os._exit(0)  # nothing here needs a tidy end
 
 

@@ -17,16 +17,23 @@ from typing import Any
 import grpc
 
 from hcloud.core.clock import Clock
-from hcloud.core.errors import NotFound, WorkerUnreachable
+from hcloud.core.errors import NotFound, UnitRefused, WorkerUnreachable
 from hcloud.core.model import FailureCause, InstanceId, Resources, UnitId
 from hcloud.engine import gateway_pb2 as pb
 from hcloud.engine.calls import CHUNK_BYTES, Answer, Calls, Command, EngineAway, Numbered, refused, unreadable
 from hcloud.engine.channel import ADMIT, ARCHIVES, AWAIT, CALL, OBSERVE, daemon_options
 from hcloud.engine.gang_credential import gang_of, gang_pem, gang_port
 from hcloud.engine.tls import enrolment_secret
-from hcloud.engine.wire import outputs_piece_from_wire, printable_note, report_from_wire, unit_to_wire
+from hcloud.engine.wire import (
+    command_result_from_wire,
+    outputs_piece_from_wire,
+    printable_note,
+    report_from_wire,
+    unit_to_wire,
+)
 from hcloud.provider import (
     AdmittedMachine,
+    CommandResult,
     LogChunk,
     LogPiece,
     OutputsManifest,
@@ -350,6 +357,16 @@ class GatewayRunner:
         """Start units on their instances, all instances at once."""
         answers = self._calls.ask([_start_command(self._of_a_gang(unit)) for unit in units])
         return {unit.id: _start_result(unit, answer) for unit, answer in zip(units, answers, strict=True)}
+
+    def execute(self, unit: UnitId, instance_id: InstanceId, command: Sequence[str], timeout_s: float) -> CommandResult:
+        """Run a command inside a running unit, for as long as that takes."""
+        request = {"op": "exec", "unit": unit, "command": list(command), "timeout_s": timeout_s}
+        (answer,) = self._calls.ask_at_leisure([Command((), instance_id, request)], timeout_s + CALL_TIMEOUT_S)
+        if "absent" in answer or "refused" in answer:
+            raise UnitRefused(str(answer.get("refused") or f"{instance_id} knows no unit {unit}"))
+        if "content" not in answer:
+            raise WorkerUnreachable(f"{instance_id}: {_words(answer)}")
+        return command_result_from_wire(answer)
 
     def _of_a_gang(self, unit: UnitSpec) -> UnitSpec:
         """Return a unit with what its ranks need to meet, if a framework runs it. No disk ever has the key."""

@@ -9,12 +9,13 @@ from typing import Any, cast
 
 from hcloud.core.arrays import TASKS_MOST
 from hcloud.core.cpu_topology import CpuTopology, cpus_from, topology_from
-from hcloud.core.errors import UnitRefused
+from hcloud.core.errors import UnitRefused, WorkerUnreachable
 from hcloud.core.estimates import Findings, Measure, Reading
 from hcloud.core.model import Checkpoint, FailureCause, MetricsHook, ProfileRequest, ProgressHook, Resources
 from hcloud.core.plain import to_plain
 from hcloud.core.task_runs import DETAIL_CHARACTERS_MOST, RUN_TASKS_MOST, TaskEnds, TaskProgress, UnitTasks
 from hcloud.provider import (
+    CommandResult,
     ExitRecord,
     OutputsManifest,
     OutputsPiece,
@@ -216,6 +217,21 @@ def _topology_from_wire(rows: object) -> CpuTopology | None:
         return topology_from(rows)
     except ValueError:
         return None
+
+
+def command_result_from_wire(plain: Mapping[str, Any]) -> CommandResult:
+    """Return what became of a command. Raises WorkerUnreachable if a machine sent something else."""
+    try:
+        content, split = bytes(plain["content"]), int(plain["stdout_bytes"])
+        code = plain["exit_code"]
+        return CommandResult(
+            exit_code=None if code is None else int(code) & 0xFF,
+            stdout=content[:split],
+            stderr=content[split:],
+            is_cut=bool(plain["is_cut"]),
+        )
+    except (ValueError, KeyError, TypeError, OverflowError) as error:
+        raise WorkerUnreachable("its machine sent something that is no result of a command") from error
 
 
 def outputs_piece_from_wire(plain: Mapping[str, Any]) -> OutputsPiece:

@@ -216,7 +216,8 @@ class WorkerSupervisor:
         ours, theirs = socket.socketpair()
         without_site = ["-S"] if sys.flags.no_site else []
         command = [sys.executable, *without_site, "-m", "hcloud.engine.link", str(self._file), str(theirs.fileno())]
-        isolation = json.dumps({"names": self._isolation.names, "lacks": dict(self._isolation.lacks)})
+        found = self._isolation
+        isolation = json.dumps({"names": found.names, "lacks": dict(found.lacks), "cgroup": found.cgroup})
         environment = {**os.environ, "HCLOUD_ISOLATION": isolation}
         self._link = subprocess.Popen(command, pass_fds=[theirs.fileno()], env=environment, stdin=subprocess.DEVNULL)
         theirs.close()

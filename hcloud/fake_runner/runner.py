@@ -15,7 +15,7 @@ from typing import Any, Literal, cast
 
 from hcloud.core.clock import Clock
 from hcloud.core.cpu_topology import cpu_list
-from hcloud.core.errors import NotFound, WorkerUnreachable
+from hcloud.core.errors import NotFound, UnitRefused, WorkerUnreachable
 from hcloud.core.model import FailureCause, InstanceId, Resources, UnitId
 from hcloud.core.rows import replace_fields
 from hcloud.fake_runner.profile import ProfileOf, profile_of_work, profiling_work
@@ -24,6 +24,7 @@ from hcloud.fake_runner.unit import FakeUnit, SimulatedUnit
 from hcloud.fake_runner.work import Resident, Surroundings, Work, WorkOf, read_work, with_tasks, work_from
 from hcloud.provider import (
     AdmittedMachine,
+    CommandResult,
     Journal,
     LogChunk,
     LogPiece,
@@ -251,6 +252,13 @@ class FakeRunner:
                 raise WorkerUnreachable(f"the worker on {instance_id} does not answer")
         manifest = OutputsManifest(note="no program runs, so there are no checkpoints")
         return OutputsPiece(content=b"", next_offset=offset, end=True, manifest=manifest)
+
+    def execute(self, unit: UnitId, instance_id: InstanceId, command: Sequence[str], timeout_s: float) -> CommandResult:
+        """Refuse: no program runs in which there could be another one."""
+        with self._hold():
+            if not self._answers(instance_id):
+                raise WorkerUnreachable(f"the worker on {instance_id} does not answer")
+        raise UnitRefused("no program runs in the simulated engine, so none can run beside it")
 
     def forget(self, units: Mapping[UnitId, InstanceId]) -> None:
         """Delete the output and records of ended units, but keep their fences."""

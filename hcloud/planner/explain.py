@@ -237,6 +237,11 @@ def _failing(event: Event) -> Iterator[TimelineStep]:
     yield _line(event, "planning_trouble", f"{event.fields.get('text')}: {event.fields.get('error')}")
 
 
+def _executed(event: Event) -> Iterator[TimelineStep]:
+    rank, text = event.fields.get("rank"), event.fields.get("text")
+    yield _line(event, "exec", f"command of {event.actor} on rank {rank}: {text}")
+
+
 def _finished(event: Event) -> Iterator[TimelineStep]:
     f, run_s, queue_s = event.fields, _number(event, "run_s"), _number(event, "queue_s")
     state, text = str(f.get("state")), str(f.get("outcome"))
@@ -259,6 +264,7 @@ _RENDERERS: Mapping[EventKind, Callable[[Event], Iterator[TimelineStep]]] = {
     EventKind.PLANNING_TROUBLE: _failing,
     EventKind.UNIT_RESIZED: _resized,
     EventKind.UNIT_ENDED: _unit_ended,
+    EventKind.EXEC: _executed,
     EventKind.JOB_PROFILED: _profiled,
     EventKind.JOB_CLASSIFIED: _classified,
     EventKind.PREDICTION: _predicted,
