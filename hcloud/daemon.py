@@ -545,6 +545,7 @@ class Daemon:
             admit=self._admit,
             accept=self._accept,
             seal=self._keys.seal,
+            check_secrets=self.controller.applier.units.references.check,
             buckets=bucket_access(self.config, self.clock),
             seen_at=lambda: self.controller.observer.seen_at,
             telemetry=self.telemetry,

@@ -53,6 +53,7 @@ from hcloud.provider import (
 )
 from hcloud.quarantine import Planner
 from hcloud.secret_keys import SecretKeys
+from hcloud.secret_references import GCP_ENDPOINT, AwsSecretManager, GcpSecretManager, SecretReferences
 from hcloud.spec.policy import Policy
 from hcloud.spec.validation import nearest
 from hcloud.store import Store
@@ -339,6 +340,19 @@ def _applier(
         unit_index=unit_index,
         unseal=keys.unseal,
         inputs=_input_preparer(config, clock),
+        references=_secret_references(config),
+    )
+
+
+def _secret_references(config: Config) -> SecretReferences:
+    """Return what reads secrets from secret managers. Connects to nothing yet."""
+    settings = config.secrets
+    return SecretReferences(
+        allowed=settings.references,
+        managers={
+            "aws": AwsSecretManager(settings.aws_region, settings.aws_endpoint),
+            "gcp": GcpSecretManager(settings.gcp_endpoint or GCP_ENDPOINT),
+        },
     )
 
 

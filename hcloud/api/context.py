@@ -24,6 +24,7 @@ from hcloud.planner.plan import PlannedStart
 from hcloud.planner.run_times import NO_RUN_TIMES, RunTimeForecasts
 from hcloud.planner.snapshot import Snapshot
 from hcloud.provider import Runner
+from hcloud.secret_references import SecretReferences
 from hcloud.store import Store
 
 
@@ -187,6 +188,8 @@ class ApiContext:
     """Users who may only read."""
     admins: frozenset[str] = frozenset()
     """Admins in addition to root."""
+    check_secrets: Callable[[str, Mapping[str, str]], None] = field(default_factory=lambda: SecretReferences().check)
+    """Reads a user's references to secrets once, by name of the variable. Raises BadInput."""
     has_exec: bool = True
     """Whether commands may be run inside running jobs."""
     max_upload_bytes: int = 64 * 2**20

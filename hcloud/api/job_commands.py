@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import APIRouter
 from pydantic import AfterValidator, Field
@@ -97,7 +97,7 @@ def _running_rank(job: Job, rank: int) -> Allocation:
     return held
 
 
-def _record(context: ApiContext, actor: str, job: Job, allocation: Allocation, text: str, **fields: object) -> None:
+def _record(context: ApiContext, actor: str, job: Job, allocation: Allocation, text: str, **fields: Any) -> None:
     with context.store.transaction(context.clock.now()) as txn:
         txn.emit(
             EventKind.EXEC,

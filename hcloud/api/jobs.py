@@ -126,6 +126,11 @@ def build_spec(context: ApiContext, caller: Caller, index: int, job: JobFile) ->
         job.secret_values()  # all there
     except ConfigError as error:
         raise BadInput(f"body[{index}].job.{error}") from error
+    if references := job.secret_references():
+        try:
+            context.check_secrets(caller.name, references)
+        except BadInput as error:
+            raise BadInput(f"body[{index}].job.{error}") from error
     if context.buckets is not None:
         # What it waits for, or another run of it, may only write them.
         exist = not spec.after and job.schedule is None

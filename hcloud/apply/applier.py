@@ -46,6 +46,7 @@ from hcloud.planner.plan import (
 )
 from hcloud.provider import BootstrapOf, Provider, Runner
 from hcloud.quarantine import DEFECT_RETRY_S, Failure, Failures, bisect_failures, run_batch
+from hcloud.secret_references import SecretReferences
 from hcloud.spec.policy import Policy
 from hcloud.store import LeaderLease, Store, Transaction
 
@@ -117,10 +118,12 @@ class Applier:
         unit_index: UnitIndex | None = None,
         unseal: Callable[[str, Mapping[str, str]], Mapping[str, str]] | None = None,
         inputs: InputPreparer | None = None,
+        references: SecretReferences | None = None,
     ) -> None:
         """Keep the ports; call none yet. ``unit_index`` may be shared with others that follow the same rows.
 
-        ``unseal`` decrypts a user's secrets by name; ``inputs`` lists what machines fetch.
+        ``unseal`` decrypts a user's secrets by name; ``inputs`` lists what machines fetch;
+        ``references`` reads what secret managers keep.
         """
         self.store = store
         self.clock = clock
@@ -132,6 +135,8 @@ class Applier:
         if unseal is not None:
             self.units.unseal = unseal
         self.units.inputs = inputs
+        if references is not None:
+            self.units.references = references
         self._failed: list[Refusal] = []
         self._failures: dict[str, Failure] = {}
 

@@ -37,13 +37,14 @@ from hcloud.core.rows import replace_fields
 from hcloud.forecast.runtimes.prediction import RECORDED_IN
 from hcloud.planner.plan import Candidate, Place, Resize, StopAttempt, StopRank
 from hcloud.provider import ResizeResult, Runner, StartResult, UnitSpec
+from hcloud.secret_references import SecretReferences
 from hcloud.store import LeaderLease, Store, Transaction
 
 LOOPBACK = "127.0.0.1"
 START_RETRY_S = 2.0
 STOP_RETRY_S = 10.0
 INPUTS_LOOK_S = 0.2
-"""So often it is looked whether the list of a job's inputs is made."""
+"""So often it is looked whether a job's inputs are listed and its secrets read."""
 
 
 def _unseal_nothing(user: str, sealed: Mapping[str, str]) -> Mapping[str, str]:
@@ -63,6 +64,8 @@ class UnitActions:
     """Where the last checkpoints of running jobs are; None: nowhere."""
     unseal: Callable[[str, Mapping[str, str]], Mapping[str, str]] = _unseal_nothing
     """Decrypts a user's secrets, by name of the variable. Raises SecretUnreadable."""
+    references: SecretReferences = field(default_factory=SecretReferences)
+    """Reads what secret managers keep."""
     inputs: InputPreparer | None = None
     """Lists what machines fetch; None: no programs run, so nothing is fetched."""
     epoch: int = 0
@@ -139,15 +142,18 @@ class UnitActions:
         return self._with_secrets(job, units) if units and job.spec.secrets else units
 
     def _with_secrets(self, job: Job, units: Sequence[UnitSpec]) -> list[UnitSpec]:
-        """Return the units with the job's secrets in their environment, or refused if these cannot be read."""
+        """Return the units with the job's secrets in their environment, or refused if these cannot be read; none while
+        they are being read."""
         try:
-            secrets = self.secrets_of(job)
+            secrets = self.references.resolved(job.spec.user, self.secrets_of(job))
         except SecretUnreadable as error:
             return [replace(each, refusal=str(error)) for each in units]
+        if secrets is None:  # they are being read; the intent asks again soon
+            return []
         return [replace(each, env={**secrets, **each.env}, secrets=job.spec.secrets) for each in units]
 
     def secrets_of(self, job: Job) -> Mapping[str, str]:
-        """Return a job's secrets by name. Raises SecretUnreadable: one cannot be decrypted now."""
+        """Return a job's secrets by name, some as references. Raises SecretUnreadable: one cannot be decrypted now."""
         # A profiling run uses those of the job that it measures.
         owner = job.spec.profile.job_id if job.spec.profile is not None and job.spec.profile.job_id else job.id
         sealed = self.store.job_secrets(owner)
@@ -225,7 +231,8 @@ class UnitActions:
         if not_sent:
             job = _take_back(txn, job, not_sent)
         if _start_pending(job):
-            wait_s = INPUTS_LOOK_S if job.spec.inputs and not results.keys() & units.keys() else START_RETRY_S
+            is_prepared = job.spec.inputs or job.spec.secrets
+            wait_s = INPUTS_LOOK_S if is_prepared and not results.keys() & units.keys() else START_RETRY_S
             txn.put_intent(replace(intent, tries=intent.tries + 1, retry_at=txn.now + wait_s))
         else:
             txn.close_intent(intent.token)

@@ -35,7 +35,7 @@ _OPTIONS = (
     click.option("--cron", help="Submit it again and again: minute hour day month weekday, or @daily."),
     click.option("--timezone", help="Time zone of --cron, such as Europe/Berlin (default: UTC)."),
     click.option("--secret", multiple=True, metavar="NAME[=FROM]",
-                 help="Secret variable: yours, or env:NAME, file:/PATH."),
+                 help="Secret variable: yours, or env:NAME, file:/PATH, aws:NAME#KEY, gcp:projects/P/secrets/S."),
     click.option("--env-file", type=click.Path(path_type=Path), help="File of NAME=value lines."),
     click.option("--tag", "-t", multiple=True, metavar="NAME=VALUE", help="Tag that reports can group by."),
     click.option("--priority", type=WholeRange(), help="Higher goes first (-1000 to 1000)."),
@@ -117,12 +117,13 @@ def _checked(mapping: dict[str, Any], flags: Mapping[str, Any]) -> dict[str, Any
 def read_secrets(job: dict[str, Any]) -> dict[str, Any]:
     """Return a job with the values of secrets that it names by where they are. Raises BadInput, which quotes none."""
     from hcloud.config import resolve_secret
+    from hcloud.spec.job_variables import is_managed
 
     env = dict(job.get("env", {}))
     for name, value in env.items():
-        if isinstance(value, Mapping) and value.get("secret_from"):
+        if isinstance(value, Mapping) and (place := value.get("secret_from")) and not is_managed(place):
             try:
-                env[name] = {"secret": resolve_secret(value["secret_from"])}
+                env[name] = {"secret": resolve_secret(place)}
             except BadInput as error:
                 raise BadInput(f"env.{name}.secret_from: {error}") from error
     return {**job, "env": env} if env else job

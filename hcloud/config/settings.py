@@ -339,6 +339,12 @@ class BucketSettings:
                 raise AtKey(name, "is for s3:// only; leave it out")
 
 
+def _check_prefix(text: str) -> str:
+    if not text.startswith(("aws:", "gcp:projects/")):
+        raise ValueError(f"must begin with aws: or gcp:projects/, not {shown(text)}")
+    return text
+
+
 def _bucket_from_url(value: object) -> object:
     return {"url": value} if isinstance(value, str) else value
 
@@ -351,6 +357,21 @@ class FilesSettings:
         Annotated[BucketSettings, BeforeValidator(_bucket_from_url, json_schema_input_type=BucketSettings | str)], ...
     ] = ()
     """Buckets that jobs may name in `inputs` and `outputs`: addresses, or mappings."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, config=_STRICT)
+class SecretsSettings:
+    """Secrets of jobs in secret managers, which the daemon reads with its own credentials when a job starts."""
+
+    references: tuple[Annotated[NonEmptyText, AfterValidator(_check_prefix)], ...] = ()
+    """Beginnings of the references that jobs may name, such as aws:prod/ or gcp:projects/NAME/secrets/; {user} in one
+    stands for the job's owner. Empty: none."""
+    aws_region: NonEmptyText | None = None
+    """Region of AWS Secrets Manager, unless a reference is an ARN; null: that of the AWS configuration files."""
+    aws_endpoint: Url | None = None
+    """Address of AWS Secrets Manager; null: Amazon's own."""
+    gcp_endpoint: Url | None = None
+    """Address of GCP Secret Manager; null: Google's own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=_STRICT)
@@ -368,6 +389,8 @@ class Config:
     secrets_key_file: AbsolutePath | None = None
     """File (mode 0400) of the keys that encrypt secrets of jobs, made with the first secret; null: the systemd
     credential secrets.key, else <state_dir>/secrets.key."""
+    secrets: SecretsSettings = SecretsSettings()
+    """Secrets of jobs in secret managers."""
     policy: Annotated[AbsolutePath, Field(validate_default=True)] = Path("policies/default.yaml")
     """Policy file; read again when it changes."""
     cycle_interval_s: PositiveSeconds = 1.0

@@ -138,7 +138,7 @@ def _become(
             filter_ = _Filter(len(program) // 8, program)
             if _libc.prctl(_PR_SET_SECCOMP, _MODE_FILTER, ctypes.byref(filter_), 0, 0) != 0:
                 raise OSError(ctypes.get_errno(), "seccomp")
-        os.execvpe(command[0], command, environment)
+        os.execvpe(command[0], list(command), environment)
     except OSError as error:
         missing = error.errno in (errno.ENOENT, errno.ENOTDIR)
         text = f"there is no command {command[0]}" if missing else f"{command[0]} cannot be run: {error.strerror}"

@@ -32,8 +32,8 @@ from hcloud.engine.credential import Credential
 from hcloud.engine.output import read_output
 from hcloud.engine.outputs import UnitOutputs
 from hcloud.engine.unit import UnitDirectories, read_json
-from hcloud.engine.uploads import UnitUploads
 from hcloud.engine.unit_commands import UnitCommands
+from hcloud.engine.uploads import UnitUploads
 from hcloud.engine.wire import PROTOCOL, stream_name
 
 REPORT_PAUSE_S, HELD_S = 0.02, 0.2

@@ -13,6 +13,12 @@ from hcloud.spec.validation import nearest
 
 ARGUMENT_BYTES_MAX: Final = 128 * 1024 - 1
 """Linux's limit for one argument or environment entry."""
+REFERENCE_MARK: Final = "\0reference:"
+"""Begins what is sealed in place of a value that a secret manager keeps; no variable's value can contain a NUL."""
+_MANAGED = (
+    r"aws:[A-Za-z0-9/_+=.@!:-]{1,512}(#[^#\s]{1,200})?|"
+    r"gcp:projects/[A-Za-z0-9:._-]{1,100}/secrets/[A-Za-z0-9_-]{1,255}(/versions/[A-Za-z0-9_-]{1,63})?(#[^#\s]{1,200})?"
+)
 _REFERENCE = r"env:[A-Za-z_][A-Za-z0-9_]*|file:(/|~/)\S.*"
 
 
@@ -36,13 +42,19 @@ def whole_number_as_text(value: object) -> object:
     return value
 
 
+def is_managed(secret_from: str) -> bool:
+    """Return whether the daemon, not the client, reads a secret that is there."""
+    return secret_from.startswith(("aws:", "gcp:"))
+
+
 class SecretPart(JobFilePart):
     """A secret value of an environment variable: itself, or where `hcloud submit` reads it. Exactly one of the two."""
 
     secret: str | None = Field(default=None, repr=False)
     """The value."""
     secret_from: str | None = None
-    """env:NAME (the submitter's environment) or file:/PATH (readable by its owner only)."""
+    """env:NAME (the submitter's environment) or file:/PATH (readable by its owner only), which `hcloud submit` reads;
+    aws:NAME or gcp:projects/P/secrets/S, with #KEY of a JSON object, which the daemon reads when the job starts."""
 
     @classmethod
     def checked(cls, given: Mapping[object, object]) -> SecretPart:
@@ -58,9 +70,17 @@ class SecretPart(JobFilePart):
             raise ValueError(f"{next(iter(values))} must be text (put it in quotes)")
         if "secret" in values:
             return cls(secret=fits_a_program(plain_text(value)))
-        if not re.fullmatch(_REFERENCE, value):
-            raise ValueError("secret_from must be env:NAME or file:/PATH, not the secret itself")
+        if not re.fullmatch(f"{_REFERENCE}|{_MANAGED}", value):
+            raise ValueError(
+                "secret_from must be env:NAME, file:/PATH, aws:NAME, aws:NAME#KEY or gcp:projects/P/secrets/S, "
+                "not the secret itself"
+            )
         return cls(secret_from=value)
+
+    @property
+    def reference(self) -> str:
+        """Where a secret manager keeps it; empty: none does."""
+        return self.secret_from if self.secret_from is not None and is_managed(self.secret_from) else ""
 
     @property
     def size_bytes(self) -> int:

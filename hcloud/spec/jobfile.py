@@ -70,7 +70,14 @@ from hcloud.spec.file_parts import (
     check_inputs,
     checkpoint_from_path,
 )
-from hcloud.spec.job_variables import JobFilePart, SecretPart, VariableValue, fits_a_program, whole_number_as_text
+from hcloud.spec.job_variables import (
+    REFERENCE_MARK,
+    JobFilePart,
+    SecretPart,
+    VariableValue,
+    fits_a_program,
+    whole_number_as_text,
+)
 from hcloud.spec.key_changes import KEY_CHANGES, translate_keys
 from hcloud.spec.validation import AtKey, KeyPath, key_path, nearest, parse
 
@@ -730,18 +737,27 @@ class JobFile(JobFilePart):
         return spec if self.measure is None else _measured(spec, self.measure.to_request())
 
     def secret_values(self) -> dict[str, str]:
-        """Return the secret environment variables, which are not part of the ``JobSpec``.
+        """Return the secret environment variables, which are not part of the ``JobSpec``; references with a mark.
 
         Raises:
             ConfigError: the client did not read one.
         """
         values = {name: each for name, each in self.env.items() if isinstance(each, SecretPart)}
         for name, each in values.items():
-            if each.secret is None:
+            if each.secret is None and not each.reference:
                 raise ConfigError(
                     "is read by `hcloud submit`; send the value as secret", where=f"env.{name}.secret_from"
                 )
-        return {name: each.secret or "" for name, each in values.items()}
+        return {
+            name: f"{REFERENCE_MARK}{each.reference}" if each.reference else each.secret or ""
+            for name, each in values.items()
+        }
+
+    def secret_references(self) -> dict[str, str]:
+        """Return where secret managers keep variables' values, by name."""
+        return {
+            name: each.reference for name, each in self.env.items() if isinstance(each, SecretPart) and each.reference
+        }
 
     def _plain_fields(self) -> dict[str, Any]:
         """Return the fields that have the same name and type in ``JobSpec``."""
