@@ -40,3 +40,4 @@ needs_promtool = needs(PROMTOOL, "promtool (Debian package prometheus) is not in
 needs_sqlite3 = needs(shutil.which("sqlite3"), "the program sqlite3 is not installed: the guide's backup not tried")
 needs_postgresql = needs(BINARIES, "PostgreSQL is not installed")
 needs_cgroups_v1 = needs(ROOT and os.access("/sys/fs/cgroup/pids", os.W_OK), "no writable cgroup v1 hierarchy here")
+needs_two_cpus = needs(len(os.sched_getaffinity(0)) > 1, "this machine has one CPU only")

@@ -1,7 +1,6 @@
 """A real service beside a hog on one CPU of a real machine is pinned to the other one, and says that it runs there."""
 
 import json
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,6 +8,7 @@ import pytest
 
 from bench.repin import HOG, POLICY
 from tests.daemon.home import PATIENCE_S, Home
+from tests.machine import needs_two_cpus
 from tests.waiting import wait_until
 
 SERVICE = """
@@ -33,8 +33,6 @@ RESOURCES = {"vcpus": 1, "memory": "128MiB", "disk": "20MiB"}
 @pytest.fixture
 def home(tmp_path: Path) -> Iterator[Home]:
     """A daemon that rents a machine of two vCPUs, and judges services soon after their start."""
-    if len(os.sched_getaffinity(0)) < 2:
-        pytest.skip("it takes two CPUs")
     made = Home(tmp_path / "home")
     made.set_up_local()
     (made.path / "policies" / "default.yaml").write_text(json.dumps({**POLICY, "correction": {"settle_s": 1}}))
@@ -50,6 +48,7 @@ def submitted(home: Home, name: str, program: str, **keys: object) -> str:
     return home.run("submit", "-y", "-q", str(path)).split()[0]
 
 
+@needs_two_cpus
 def test_a_service_is_pinned_off_the_cpu_of_a_hog(home: Home) -> None:
     target = {"service": {"requests_per_s": 10, "latency_ms": 50}}
     metrics = {"probe": ["cat", "stats.json"], "every": 0.5}
@@ -57,8 +56,8 @@ def test_a_service_is_pinned_off_the_cpu_of_a_hog(home: Home) -> None:
     wait_until(lambda: "runs on 0\n" in home.run("logs", service), PATIENCE_S)
     hog = submitted(home, "hog", HOG, target="best_effort")
     wait_until(lambda: home.job_state(hog) == "running", PATIENCE_S)
-    for folder in home.path.glob(f"providers/local/instances/*/machine/units/{service}.*/root/job"):
-        (folder / "disturbed").touch()
+    (unit,) = home.path.glob(f"providers/local/instances/*/machine/units/{service}.*")
+    (unit / "root" / "job" / "disturbed").touch()
     wait_until(lambda: "runs on 1\n" in home.run("logs", service), PATIENCE_S)
     (made,) = [
         each["fields"]

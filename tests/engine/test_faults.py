@@ -26,6 +26,7 @@ from hcloud.engine.worker import WorkerSupervisor
 from hcloud.provider import UnitSpec, UnitState
 from tests.engine.conftest import NAME
 from tests.engine.site import PATIENCE_S, SMALL, Machine, Site, Watch, kill, new_unit_id
+from tests.machine import needs_two_cpus
 from tests.waiting import wait_until
 
 
@@ -69,6 +70,7 @@ def test_unit_outlives_link_supervisor_and_scheduler(site: Site, machine: Machin
     assert watch.output(long) == "ready\ndone\n"
 
 
+@needs_two_cpus
 def test_pinned_unit_stays_on_its_cpus_when_its_worker_dies(site: Site, machine: Machine, watch: Watch) -> None:
     long = unit("echo ready; while [ ! -e go ]; do sleep 0.05; done; grep Cpus_allowed_list /proc/self/status")
     watch.runner.start([long])

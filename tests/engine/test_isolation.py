@@ -15,7 +15,7 @@ from hcloud.core.processes import reap
 from hcloud.engine.sandbox import working_bwrap
 from hcloud.engine.unit import Unit
 from tests.engine.alone import METADATA, SECRET, Outcome, run_alone
-from tests.machine import ROOT, needs_bwrap, needs_root
+from tests.machine import ROOT, needs_bwrap, needs_root, needs_two_cpus
 from tests.waiting import wait_until
 
 NOBODY = 65534
@@ -55,6 +55,7 @@ def test_looking_for_bwrap_leaves_no_process(folder: Path, monkeypatch: pytest.M
     wait_until(lambda: not inner.exists() or not inner.read_bytes(), timeout_s=60)  # a zombie has no command line
 
 
+@needs_two_cpus
 def test_without_control_groups_each_process_is_pinned(folder: Path) -> None:
     here = "grep -q 'Cpus_allowed_list:.1$' /proc/self/status"
     with ThreadPoolExecutor(1) as pool:
