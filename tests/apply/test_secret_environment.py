@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from hcloud.core.errors import SecretUnreadable
 from hcloud.core.model import BatchTarget, BestEffortTarget, Job, JobSpec, JobState, ProgressHook, Resources
 from hcloud.fake_runner.runner import StartFault
 from hcloud.secret_keys import SecretKeys
+from hcloud.secret_references import SecretAbsent, SecretReferences
+from hcloud.spec.job_variables import REFERENCE_MARK
 from hcloud.store import Submission
 from tests.apply.deployment import Deployment
 from tests.apply.test_profiling import open_site, runs_of, until_ended
+from tests.engine.site import PATIENCE_S
+from tests.waiting import wait_until
 
 SECRETS = {"TOKEN": "hunter2"}
 
@@ -72,3 +80,53 @@ def test_unit_whose_start_was_lost_with_the_key_is_fenced_and_its_job_waits_for_
     keys.path.chmod(0o400)
     site.until_state(JobState.RUNNING)
     assert site.starts(job.id) == [f"{job.id}.2.0"]
+
+
+class ManagerOnDemand:
+    """A secret manager that answers once it may."""
+
+    def __init__(self, answer: str | Exception) -> None:
+        self.answer, self.may_answer = answer, threading.Event()
+
+    def read(self, name: str) -> str:
+        """Return or raise the answer."""
+        self.may_answer.wait(PATIENCE_S)
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer
+
+
+def with_manager(site: Deployment, answer: str | Exception) -> ManagerOnDemand:
+    """Let the site read secrets of AWS from a manager."""
+    manager = ManagerOnDemand(answer)
+    site.scene.controller.applier.units.references = SecretReferences(("aws:",), {"aws": manager})
+    return manager
+
+
+def test_a_unit_starts_once_its_secret_was_read_and_nothing_waits_for_that(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(SECRETS, "TOKEN", f"{REFERENCE_MARK}aws:db")
+    site, keys = open_site(tmp_path), SecretKeys(None, tmp_path)
+    manager = with_manager(site, "read just now")
+    job = submit(site, keys)
+    site.until_state(JobState.PLACED)
+    assert site.starts(job.id) == []
+    manager.may_answer.set()
+    wait_until(lambda: site.scene.controller.applier.units.references.resolved("ada", SECRETS), PATIENCE_S)
+    assert environments(site, job)[job.id] == {"read just now"}
+    assert site.starts(job.id) == [f"{job.id}.1.0"]
+
+
+def test_a_unit_whose_secret_is_gone_is_refused_with_a_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(SECRETS, "TOKEN", f"{REFERENCE_MARK}aws:db")
+    site, keys = open_site(tmp_path), SecretKeys(None, tmp_path)
+    with_manager(site, SecretAbsent("does not exist")).may_answer.set()
+    job = submit(site, keys)
+    site.until_state(JobState.PLACED)
+    with pytest.raises(SecretUnreadable):
+        wait_until(lambda: site.scene.controller.applier.units.references.resolved("ada", SECRETS), PATIENCE_S)
+    until_ended(site, job)
+    assert "could not be started (aws:db does not exist)" in site.job().outcome and site.starts(job.id) == []

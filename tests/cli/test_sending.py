@@ -162,5 +162,5 @@ def test_a_secret_that_is_not_set_or_open_to_others_is_refused_before_anything_i
     _, err = shell.run("run", "--dry-run", "--secret", f"KEY=file:{key}", "--", "true", exit_code=2)
     assert "is readable by other users" in err and "hunter2" not in err
     _, err = shell.run("submit", "-y", "--secret", "KEY=hunter2", "--", "true", exit_code=2)
-    assert "must be env:NAME or file:/PATH, not the secret itself" in err and "hunter2" not in err
+    assert "must be env:NAME, file:/PATH, aws:NAME" in err and "hunter2" not in err
     assert deployment.store.jobs() == ()
