@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from hcloud.apply.transitions import record_correction, run_time_s
 from hcloud.classifier.applications import (
     MOST_LOST,
+    NOTHING_LOST,
     OwnRun,
     alike,
     comparable,
@@ -176,7 +177,7 @@ def record_own_run(txn: Transaction, job: Job, instance: Instance, totals: UnitT
         performance=1.0 / run_s,
         use=use,
         run_s=run_s,
-        lost_at_most=0.0 if totals.beside is None else totals.beside.worst.high,
+        lost=NOTHING_LOST if totals.beside is None else totals.beside.on_average,
     )
     row = learn_own_run(txn.applications(identity.program), identity, run)
     if row is not None:
@@ -288,7 +289,8 @@ def _job_run(
 
 def _compare(txn: Transaction, job: Job, row: Application, believed: Classification, run: _JobRun) -> Application:
     """Write the PREDICTION events; return the application with the run added."""
-    lost = run.beside.worst if run.beside is not None else Estimate(0.0, 0.0, 0.0)
+    lost = run.beside.worst if run.beside is not None else NOTHING_LOST
+    on_average = run.beside.on_average if run.beside is not None else NOTHING_LOST
     asked_vcpus = row.reference_vcpus or run.vcpus
     own = expected(believed, run.column, vcpus=run.vcpus, asked_vcpus=asked_vcpus, nodes=run.nodes)
     own = own and own.times(per_rank(row.measure, run.nodes))
@@ -296,7 +298,7 @@ def _compare(txn: Transaction, job: Job, row: Application, believed: Classificat
     scale = scale_of(row, job.application)
     if own is None or base is None:
         as_asked = scale and run.nodes == 1 and run.vcpus == asked_vcpus
-        return feed(row, run.column, run.measured / scale, None, lost_at_most=lost.high) if as_asked else row
+        return feed(row, run.column, run.measured / scale, None, lost=on_average) if as_asked else row
     if scale == 0.0:  # the first run with this input shows its scale
         alone = run.measured / (1.0 - min(lost.value, MOST_LOST))
         return replace(row, inputs={**row.inputs, identify(job.spec).input: alone / own.value})
@@ -307,7 +309,7 @@ def _compare(txn: Transaction, job: Job, row: Application, believed: Classificat
         _emit_prediction(
             txn, job, row, run, "loss", Estimate(value, least, most), 100.0 * (1.0 - run.measured / own.value)
         )
-    return _with_run(row, own, base, scale, run, lost.high)
+    return _with_run(row, own, base, scale, run, on_average)
 
 
 def _beside(own: ExpectedPerformance, lost: Estimate, *, steady: bool) -> Estimate:
@@ -351,10 +353,10 @@ def _with_run(
     base: ExpectedPerformance,
     scale: float,
     run: _JobRun,
-    lost_at_most: float,
+    lost: Estimate,
 ) -> Application:
     """Return the application with the run added, converted to one node of the requested size."""
     factor, (low, high) = own.value / base.value * scale, own.limits()
     relative = Estimate(value=base.value / scale, low=low / factor, high=high / factor)
     before = None if run.best_before is None else run.best_before / factor
-    return feed(row, run.column, run.measured / factor, relative, lost_at_most=lost_at_most, best_before=before)
+    return feed(row, run.column, run.measured / factor, relative, lost=lost, best_before=before)

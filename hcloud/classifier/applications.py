@@ -45,6 +45,10 @@ TO_80 = 1.2815515655446004 / 1.959963984540054
 """Converts 95 % limits to 80 % limits."""
 MOST_LOST = 0.9
 """No more of a job's performance than this is ever explained by its neighbours."""
+NOTHING_LOST = Estimate(0.0, 0.0, 0.0)
+"""A run without neighbours."""
+SHARED_DOUBT = 0.5
+"""Share of the doubt of what neighbours cost that no number of runs takes away: the same belief corrects all."""
 STRAGGLES_BELOW = 0.5
 """A run below this share of the lower limit is treated as a straggler (Quasar, Dissertation §4.4), not as a wrong
 estimate. It corrects nothing, unless a recent run also missed its estimate."""
@@ -386,8 +390,8 @@ class OwnRun:
     use: tuple[float, ...]
     """Resource use as in :class:`Findings`."""
     run_s: float
-    lost_at_most: float = 0.0
-    """The largest share of performance (0..1) that neighbours can explain."""
+    lost: Estimate = NOTHING_LOST
+    """Share of performance (0..1) that its neighbours are expected to have cost it, with 80 % limits."""
 
 
 def learn_own_run(rows: Sequence[Application], identity: Identity, run: OwnRun) -> Application | None:
@@ -402,7 +406,7 @@ def learn_own_run(rows: Sequence[Application], identity: Identity, run: OwnRun) 
     if exact is not None:
         scale = exact.inputs[identity.input]
         if scale and run.vcpus == exact.reference_vcpus:
-            exact = feed(exact, run.type_column, run.performance / scale, None, lost_at_most=run.lost_at_most)
+            exact = feed(exact, run.type_column, run.performance / scale, None, lost=run.lost)
         return ran(exact, run.run_s)
     own = [row for row in ours if row.profiled_at is None and row.ended_runs > 0]
     like = next((row for row in own if uses_alike(run.use, row.use)), None)
@@ -415,13 +419,14 @@ def learn_own_run(rows: Sequence[Application], identity: Identity, run: OwnRun) 
         return ran(named, run.run_s)
     if len(own) >= MOST_OWN_ROWS or not _usable(Question.TYPE, run.performance):
         return None
-    spread = RUN_SPREAD - math.log(1.0 - min(run.lost_at_most, MOST_LOST)) / 2.0
-    cells: dict[str, dict[str, float]] = {Question.TYPE: {run.type_column: run.performance}}
+    beside = _AloneRange.of(run.performance, run.lost)
+    alone, spread = beside.expected, beside.spread
+    cells: dict[str, dict[str, float]] = {Question.TYPE: {run.type_column: alone}}
     spreads: dict[str, dict[str, float]] = {Question.TYPE: {run.type_column: spread}}
     enough = max(BUSY_ROOM * run.use[0], LEAST_VCPUS) if run.use else run.vcpus
     if APART * enough < run.vcpus:
         amounts = [f"{run.vcpus:g} vCPU", f"{enough:.2g} vCPU"]
-        cells[Question.STEP] = dict.fromkeys(amounts, run.performance)
+        cells[Question.STEP] = dict.fromkeys(amounts, alone)
         spreads[Question.STEP] = dict.fromkeys(amounts, spread)
     row = replace(
         named or Application(name=identity.name, program=identity.program),
@@ -437,19 +442,21 @@ def learn_own_run(rows: Sequence[Application], identity: Identity, run: OwnRun) 
 
 
 def feed(
-    row: Application, type_column: str, measured: float, predicted: Estimate | None, *, lost_at_most: float = 0.0,
+    row: Application, type_column: str, measured: float, predicted: Estimate | None, *, lost: Estimate = NOTHING_LOST,
     best_before: float | None = None,
 ) -> Application:  # fmt: skip
     """Return the application updated with one measurement of a job that ran (feedback loop, Dissertation §4.3.2).
 
-    ``measured``: performance on ``type_column`` at the reference amount and scale 1. ``lost_at_most``: the largest
-    share of performance (0..1) that neighbours can explain. Alone it would have been between ``measured`` and what
-    that loss makes of it; an expectation in between is left as it is, any other is corrected towards the nearer end.
+    ``measured``: performance on ``type_column`` at the reference amount and scale 1. ``lost``: share of performance
+    (0..1) that neighbours are expected to have cost it. Alone it would have been between ``measured`` and what the most
+    of that makes of it. An expectation beyond is corrected towards the nearer end; one in between towards the most
+    likely value, by as much as the cell is less sure than that.
     ``predicted``: what was estimated; a first run on a type is averaged with it by their uncertainties.
     ``best_before``: the best earlier measurement of the same attempt; a straggler (``STRAGGLES_BELOW``) counts for
     drift only, and once.
     """
-    missed, at_most = row.missed, measured / (1.0 - min(lost_at_most, MOST_LOST))
+    missed, beside = row.missed, _AloneRange.of(measured, lost)
+    at_most = beside.at_most
     if predicted is not None:
         least = STRAGGLES_BELOW * predicted.low
         if best_before is not None and max(at_most, best_before) < least:
@@ -466,15 +473,44 @@ def feed(
         known, unsure, least_weight = predicted.value, _doubt_of(predicted), 0.0
     is_usable = _usable(question, measured)
     if is_usable and known is None:
-        types[type_column] = math.sqrt(measured * at_most)
-        spread[type_column] = RUN_SPREAD + math.log(at_most / measured) / 2.0
-    elif is_usable and known is not None and (lost_at_most == 0.0 or not measured <= known <= at_most):
+        types[type_column], spread[type_column] = beside.expected, beside.spread
+    elif is_usable and known is not None and (lost == NOTHING_LOST or not measured <= known <= at_most):
         # The less certain the cell, the higher the weight of a full run.
         weight = max(least_weight, unsure**2 / (unsure**2 + RUN_SPREAD**2))
         types[type_column] = known ** (1 - weight) * min(max(measured, known), at_most) ** weight
-        spread[type_column] = min(unsure, max(LEAST_SPREAD, unsure * (1 - weight) ** 0.5))
+        spread[type_column] = _less_unsure(unsure, weight, beside)
+    elif is_usable and type_column in types and known is not None:
+        weight = unsure**2 / (unsure**2 + beside.spread**2)
+        types[type_column] = known ** (1 - weight) * beside.expected**weight
+        spread[type_column] = _less_unsure(unsure, weight, beside)
     cells, spreads = {**row.cells, question: types}, {**row.spreads, question: spread}
     return replace_fields(row, cells=cells, spreads=spreads, missed=missed)
+
+
+@dataclass(frozen=True, slots=True)
+class _AloneRange:
+    """What a run beside neighbours says of the performance alone."""
+
+    expected: float
+    at_most: float
+    doubt: float
+    """95 % half-width by the doubt of what the neighbours cost (natural logarithm)."""
+
+    @classmethod
+    def of(cls, measured: float, lost: Estimate) -> _AloneRange:
+        kept, most, least = (1.0 - min(max(each, 0.0), MOST_LOST) for each in (lost.value, lost.low, lost.high))
+        return cls(measured / kept, measured / least, math.log(most / least) / 2.0 / TO_80)
+
+    @property
+    def spread(self) -> float:
+        """95 % half-width of one such run (natural logarithm)."""
+        return math.hypot(RUN_SPREAD, self.doubt)
+
+
+def _less_unsure(unsure: float, weight: float, beside: _AloneRange) -> float:
+    """Return the spread of a cell of spread ``unsure`` after a run that counts with ``weight``."""
+    least = max(LEAST_SPREAD, SHARED_DOUBT * beside.doubt)
+    return min(unsure, max(least, unsure * (1.0 - weight) ** 0.5))
 
 
 def of_one_run(usual: Estimate) -> Estimate:

@@ -35,6 +35,8 @@ from hcloud.core.estimates import Classification, Estimate
 
 LINKED_MIN = 5
 """Rows measured on a type and on an observed one, from which on they decide how sure the comparison is."""
+RATIO_SD = 0.3
+"""Standard deviation among programs of how two types compare (natural logarithm); ``python -m bench.few_rows``."""
 SAME_VALUE = 1e-9
 """Logarithms of performance closer than this are of one measurement."""
 T = TypeVar("T")
@@ -89,10 +91,10 @@ class FittedClassifier:
     scale: ToleranceScale = field(default_factory=ToleranceScale)
     """How well the sources of interference tell programs apart, for the quality they need."""
     _known: list[KnownPrograms] = field(default_factory=list, compare=False, repr=False)
-    _distances: dict[tuple[tuple[str, ...], tuple[str, ...]], Matrix] = field(
+    _distances: dict[tuple[tuple[str, ...], tuple[str, ...]], _Distances] = field(
         default_factory=dict, compare=False, repr=False
     )
-    """By columns and observed columns, the least standard deviation of each."""
+    """By columns and observed columns."""
 
     def classify(self, observations: MeasuredApplication) -> Classification:
         """Classify one job; see :meth:`classify_many`."""
@@ -169,30 +171,58 @@ class FittedClassifier:
         return self._with_distance(fitted.complete_many(cells), fitted.rows)
 
     def _with_distance(self, completion: Completion, rows: MeasuredRows) -> Completion:
-        """Return performance by type, no surer than the distance to measured types where few rows link them.
+        """Return performance by type, where few rows link a type to measured ones by its distance to these, too.
 
-        Rows of other types alone say how those compare with each other, but not with the measured ones. Nor do types of
-        one row that are exactly alike: they were converted from one measurement.
+        Without such rows it is that of the nearest measured types. Few rows count as much as programs differ less than
+        types do, and make nothing surer than the distance. Rows of other types alone say how those compare with each
+        other, but not with the measured ones. Nor do types of one row that are exactly alike: they were converted from
+        one measurement.
         """
-        least = np.zeros_like(completion.sd)
+        mean, least = completion.mean.copy(), np.zeros_like(completion.sd)
         for places, jobs in rows_by_pattern(completion.observed):
             observed = tuple(completion.columns[place] for place in places)
             key = (completion.columns, observed)
             if observed and key not in self._distances:
                 apart_in = [np.abs(rows.values - rows.values[:, [place]]) > SAME_VALUE for place in places]
                 linked = np.logical_or.reduce(apart_in).sum(axis=0)  # a comparison with an unknown cell is False
-                nearest = [min(apart(each, column) for each in observed) for column in completion.columns]
-                self._distances[key] = np.where(linked < LINKED_MIN, nearest, 0.0)
-                self._distances[key][places] = 0.0
+                away = np.array([[apart(each, column) for each in observed] for column in completion.columns])
+                self._distances[key] = _Distances.of(away, np.where(linked < LINKED_MIN, linked, np.inf), places)
             if observed:
-                least[jobs] = self._distances[key]
-        return replace(completion, sd=np.maximum(completion.sd, least))
+                found = self._distances[key]
+                least[jobs] = found.least_sd
+                by_distance = completion.mean[np.ix_(jobs, places)] @ found.nearest.T
+                mean[jobs] = by_distance + found.weight * (completion.mean[jobs] - by_distance)
+        return replace(completion, mean=mean, sd=np.maximum(completion.sd, least))
 
     @property
     def _programs(self) -> KnownPrograms:
         if not self._known:
             self._known.append(KnownPrograms.of({question: each.rows for question, each in self.fitted.items()}))
         return self._known[0]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Distances:
+    """How types that few rows link to the observed ones follow from these."""
+
+    nearest: Matrix
+    """Weights of the observed types by which a type's performance follows from those nearest, (columns x observed)."""
+    weight: Matrix
+    """Weight of what the rows say, beside the nearest types, (columns)."""
+    least_sd: Matrix
+    """(columns)."""
+
+    @classmethod
+    def of(cls, away: Matrix, linked: Matrix, places: Index) -> _Distances:
+        """``away``: standard deviations between types, (columns x observed); ``linked``: rows that link a column with
+        an observed one, infinite where they are many; ``places``: those of the observed columns."""
+        least = away.min(axis=1)
+        is_nearest = (away <= least[:, None]).astype(np.float64)
+        few = np.isfinite(linked)
+        few[places] = False
+        known = np.where(few, linked, 0.0) * least**2
+        weight = np.where(few, known / (known + RATIO_SD**2), 1.0)
+        return cls(is_nearest / is_nearest.sum(axis=1, keepdims=True), weight, np.where(few, least, 0.0))
 
 
 def _put(rows: list[T], jobs: Index, found: Sequence[T]) -> None:

@@ -58,6 +58,12 @@ class NeighbourLoss(NamedTuple):
     is_steady: bool
     """Whether they were the same throughout."""
 
+    @property
+    def on_average(self) -> Estimate:
+        """What was lost over the whole run: where neighbours came and went, anything up to what the worst cost."""
+        worst = self.worst
+        return worst if self.is_steady else Estimate(worst.value / 2.0, 0.0, worst.high)
+
 
 def neighbour_loss(known: Classification, neighbours: Sequence[Classification | None]) -> Estimate:
     """Return the share of performance (0..1) that a job loses beside ``neighbours`` (None: unknown), with 80 % limits.

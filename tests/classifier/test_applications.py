@@ -215,16 +215,21 @@ def test_what_jobs_reach_corrects_cells_and_what_they_miss_is_drift() -> None:
     assert learn(row, identify(spec()), BASE, findings(), "job-9", 9.0).missed == ()
 
 
+def beside(most: float) -> Estimate:
+    """Return a loss to neighbours that may be anything up to ``most``."""
+    return Estimate(value=most / 2, low=0.0, high=most)
+
+
 def test_run_beside_neighbours_bounds_what_they_can_explain_and_corrects_the_rest() -> None:
     row, expected = known(), Estimate(value=10.0, low=9.0, high=11.0)
-    better = feed(row, "mock/small", 12.0, expected, lost_at_most=0.3)
+    better = feed(row, "mock/small", 12.0, expected, lost=beside(0.3))
     assert 10.0 < better.cells["type"]["mock/small"] < 12.0
-    explained = feed(row, "mock/small", 8.0, expected, lost_at_most=0.3)
+    explained = feed(row, "mock/small", 8.0, expected, lost=beside(0.3))
     assert (explained.cells, explained.spreads, explained.missed) == (row.cells, row.spreads, (False,))
     # Nor is it the first word about a type, where something is expected of that.
-    assert feed(row, "mock/new", 8.0, expected, lost_at_most=0.3).cells == row.cells
+    assert feed(row, "mock/new", 8.0, expected, lost=beside(0.3)).cells == row.cells
     # Neighbours that may take 30 % do not explain that half is lost.
-    slower = feed(row, "mock/small", 5.0, expected, lost_at_most=0.3)
+    slower = feed(row, "mock/small", 5.0, expected, lost=beside(0.3))
     assert 5.0 / 0.7 < slower.cells["type"]["mock/small"] < 10.0
     assert slower.missed == (True,)
     assert feed(row, "mock/small", 5.0, expected).cells["type"]["mock/small"] < slower.cells["type"]["mock/small"]
@@ -234,7 +239,7 @@ def test_runs_that_always_have_neighbours_teach_that_a_job_is_slower_than_believ
     row = known()
     for _ in range(20):
         value = row.cells["type"]["mock/small"]
-        row = feed(row, "mock/small", 4.5, Estimate(value, 0.9 * value, 1.1 * value), lost_at_most=0.1)
+        row = feed(row, "mock/small", 4.5, Estimate(value, 0.9 * value, 1.1 * value), lost=beside(0.1))
     assert row.cells["type"]["mock/small"] == pytest.approx(5.0, rel=0.01)  # the most it can do alone, by these runs
 
 
@@ -249,10 +254,30 @@ def test_one_run_varies_around_what_is_usual_and_that_is_no_miss() -> None:
 
 
 def test_first_run_of_an_unknown_type_beside_neighbours_is_believed_widely() -> None:
-    alone, beside = (feed(known(), "mock/new", 8.0, None, lost_at_most=lost) for lost in (0.0, 0.5))
+    alone, among = (feed(known(), "mock/new", 8.0, None, lost=beside(lost)) for lost in (0.0, 0.5))
     assert alone.cells["type"]["mock/new"] == 8.0
-    assert 8.0 < beside.cells["type"]["mock/new"] < 16.0
-    assert beside.spreads["type"]["mock/new"] > alone.spreads["type"]["mock/new"]
+    assert 8.0 < among.cells["type"]["mock/new"] < 16.0
+    assert among.spreads["type"]["mock/new"] > alone.spreads["type"]["mock/new"]
+
+
+def test_runs_beside_unknown_neighbours_do_not_make_each_other_sure() -> None:
+    """Each may have lost anything, but the belief by which they are corrected is the same one."""
+    row, unknown = known(), Estimate(value=0.0, low=0.0, high=1.0)
+    for _ in range(10):
+        row = feed(row, "mock/new", 4.0, None, lost=unknown)
+    assert row.cells["type"]["mock/new"] == pytest.approx(4.0)
+    assert row.spreads["type"]["mock/new"] > 0.5
+    # One run alone says more than all of them.
+    alone = feed(row, "mock/new", 8.0, None)
+    assert alone.cells["type"]["mock/new"] == pytest.approx(8.0, rel=0.1)
+    assert alone.spreads["type"]["mock/new"] < 0.21
+
+
+def test_a_cell_that_is_less_sure_than_a_run_beside_neighbours_follows_it() -> None:
+    wide = feed(known(), "mock/new", 4.0, None, lost=Estimate(value=0.6, low=0.0, high=0.9))
+    assert wide.cells["type"]["mock/new"] == pytest.approx(10.0)
+    nearer = feed(wide, "mock/new", 7.6, None, lost=Estimate(value=0.05, low=0.0, high=0.3))
+    assert 8.0 < nearer.cells["type"]["mock/new"] < 8.5
 
 
 def test_a_straggler_corrects_nothing_unless_it_is_not_the_only_one() -> None:
@@ -297,7 +322,7 @@ def test_the_less_sure_a_cell_is_the_more_a_run_corrects_it() -> None:
 def test_the_surer_a_prediction_is_the_less_the_first_run_on_a_type_says() -> None:
     sure, vague = Estimate(value=10.0, low=9.5, high=10.5), Estimate(value=10.0, low=1.0, high=100.0)
     for lost, measured in ((0.0, 8.0), (0.0, 12.0), (0.2, 12.0)):
-        reached = [feed(known(), "mock/new", measured, each, lost_at_most=lost) for each in (sure, vague)]
+        reached = [feed(known(), "mock/new", measured, each, lost=beside(lost)) for each in (sure, vague)]
         little, much = (abs(math.log(row.cells["type"]["mock/new"] / 10.0)) for row in reached)
         assert 0.0 < little < 0.2 * much < 0.2 * abs(math.log(measured / 10.0))
         assert reached[0].spreads["type"]["mock/new"] < reached[1].spreads["type"]["mock/new"]
@@ -317,7 +342,7 @@ def test_the_first_run_on_a_type_is_believed_between_what_was_expected_and_what_
     value: float, measured: float, below: float, above: float, lost: float
 ) -> None:
     expected = Estimate(value=value, low=below * value, high=above * value)
-    cells = feed(known(), "mock/new", measured, expected, lost_at_most=lost).cells["type"]
+    cells = feed(known(), "mock/new", measured, expected, lost=beside(lost)).cells["type"]
     if "mock/new" in cells:
         least, most = sorted((value, measured))
         assert least * (1 - 1e-9) <= cells["mock/new"] <= most * (1 + 1e-9)
@@ -363,11 +388,11 @@ def test_more_runs_move_the_cell_and_make_it_surer() -> None:
 
 
 def test_run_beside_neighbours_is_less_sure_and_corrects_only_what_they_cannot_explain() -> None:
-    (beside,) = learnt((spec(), own_run(lost_at_most=0.5)))
+    (among,) = learnt((spec(), own_run(lost=beside(0.5))))
     (alone,) = learnt((spec(), own_run()))
-    assert beside.spreads["type"]["mock/small"] > alone.spreads["type"]["mock/small"]
-    (slower,) = learnt((spec(), own_run()), (spec(), own_run(0.05, lost_at_most=0.5)))
-    assert slower.cells["type"]["mock/small"] == 0.1
+    assert among.spreads["type"]["mock/small"] > alone.spreads["type"]["mock/small"]
+    (slower,) = learnt((spec(), own_run()), (spec(), own_run(0.05, lost=beside(0.5))))
+    assert 0.08 < slower.cells["type"]["mock/small"] < 0.1
 
 
 def test_input_that_uses_resources_alike_joins_a_row_at_its_scale_and_three_make_a_program_trusted() -> None:

@@ -8,6 +8,8 @@ from hypothesis import strategies as st
 
 from hcloud.classifier.applications import Identity, feed, learn
 from hcloud.classifier.belief_store import BeliefStore
+from hcloud.classifier.classify import LINKED_MIN, classify
+from hcloud.classifier.library import Library, MeasuredApplication, Question
 from hcloud.classifier.unmeasured_types import apart, family_of, on_unmeasured_type
 from hcloud.config import load_library, package_data
 from hcloud.core.estimates import Application, Classification, Estimate, Findings, Measure, Reading
@@ -81,3 +83,21 @@ def test_families_are_told_by_their_names() -> None:
 def test_nothing_is_estimated_from_nothing_or_for_what_is_no_type() -> None:
     assert on_unmeasured_type({}, "aws/m5.large") is None
     assert on_unmeasured_type({"aws/m5.large": Estimate(1.0, 1.0, 1.0)}, "fast") is None
+
+
+def test_one_program_says_little_of_how_types_compare_for_another() -> None:
+    """A service that other tenants slowed on its small machine made the large type look twice as fast for all."""
+    columns = ("mock/c.large", "mock/m.2xlarge")
+    known = Library()
+    for name, ratio in (("web", 2.0), ("db", 2.1)):
+        for column, value in zip(columns, (100.0, 100.0 * ratio), strict=True):
+            known = known.feed(name, Question.TYPE, column, value)
+    seen = MeasuredApplication(name="sort", cells={Question.TYPE: {columns[0]: 10.0}})
+    found = classify(known, seen).by_type[columns[1]]
+    assert 10.0 < found.value < 14.0
+    assert found.low < 10.0
+    # Where many programs agree, they are believed.
+    for number in range(LINKED_MIN):
+        for column, value in zip(columns, (50.0, 100.0), strict=True):
+            known = known.feed(f"other-{number}", Question.TYPE, column, value)
+    assert classify(known, seen).by_type[columns[1]].value == pytest.approx(20.0, rel=0.1)
