@@ -510,7 +510,7 @@ class _AloneRange:
 def _less_unsure(unsure: float, weight: float, beside: _AloneRange) -> float:
     """Return the spread of a cell of spread ``unsure`` after a run that counts with ``weight``."""
     least = max(LEAST_SPREAD, SHARED_DOUBT * beside.doubt)
-    return min(unsure, max(least, unsure * (1.0 - weight) ** 0.5))
+    return min(unsure, max(least, unsure * math.sqrt(1.0 - weight)))
 
 
 def of_one_run(usual: Estimate) -> Estimate:
