@@ -22,6 +22,12 @@ Rank = Annotated[int, Query(ge=0, le=100_000)]
 AttemptNumber = Annotated[int | None, Query(ge=1, le=2**31, description="default: the last one that left some")]
 
 
+class _ArchiveResponse(FileResponse):
+    """A file in larger pieces: each is read by a thread."""
+
+    chunk_size = 1 << 20
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobOutputs:
     """What one rank of a job left in one attempt."""
@@ -57,7 +63,7 @@ async def read_outputs(
     unit, stored = await run_in_threadpool(_find, context, caller, job_id, rank, attempt)
     if not stored.bytes:
         raise NotFound(f"rank {rank} of {job_id} left no outputs{': ' if stored.note else ''}{stored.note}")
-    return FileResponse(archive_of(context.outputs_dir, unit), media_type="application/x-tar")
+    return _ArchiveResponse(archive_of(context.outputs_dir, unit), media_type="application/x-tar")
 
 
 def _find(

@@ -58,11 +58,19 @@ class UnitOutputs:
         self._tries: dict[tuple[str, str], int] = {}
 
     def read(self, unit: Unit, offset: int, limit: int) -> dict[str, Any]:
-        """Return a piece of an ended unit's outputs on the wire. Without a manifest it is not packed yet: ask again."""
+        """Return a piece of an ended unit's outputs on the wire. Without a manifest it is not packed yet: ask again.
+
+        What is packed so far comes already then, as nothing of the unit runs: packed anew it would be the same.
+        """
         found = unit.read(f"{OUTPUTS}.json")
         if found is None and unit.ended:
             self._pack(unit, OUTPUTS, 0)
             found = unit.read(f"{OUTPUTS}.json")
+        if found is None and (unit.id, OUTPUTS) in self._packing:
+            with suppress(FileNotFoundError), (unit.path / f".{OUTPUTS}.tar").open("rb") as archive:
+                archive.seek(offset)
+                content = archive.read(limit)
+                return {"content": content, "next_offset": offset + len(content), "end": False, "manifest": None}
         return _piece(unit, OUTPUTS, found, offset, limit)
 
     def read_listing(self, unit: Unit, offset: int, limit: int) -> dict[str, Any]:

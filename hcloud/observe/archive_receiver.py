@@ -39,7 +39,7 @@ class ArchiveReceiver:
     max_mib: int
     """Largest archive."""
     packing_s: float
-    """How long a machine is asked for what it is still packing."""
+    """How long a machine is asked for what it is still packing, since something of it came last."""
     look_s: float
     """How often."""
     patience_s: float = float("inf")
@@ -51,6 +51,7 @@ class ArchiveReceiver:
         Raises WorkerUnreachable, and OSError if it cannot be written: another call goes on from there.
         """
         never, began_at, digest = threading.Event(), self.clock.now(), hashlib.sha256()
+        came_at = began_at
         with part.open("a+b") as file:
             file.seek(0)
             while content := file.read(HASHED_AT_ONCE_BYTES):  # of a daemon before
@@ -59,9 +60,15 @@ class ArchiveReceiver:
                 piece = read(file.tell(), PIECE_BYTES)
                 manifest, now = piece.manifest, self.clock.now()
                 if manifest is None:
-                    if now >= began_at + self.packing_s:
+                    # Outputs begin to come while they are packed. What is too much waits for the machine to say so.
+                    content = piece.content if file.tell() + len(piece.content) <= self.max_mib << 20 else b""
+                    digest.update(content)
+                    file.write(content)
+                    came_at = now if content else came_at
+                    if now >= came_at + self.packing_s:
                         return Received(outcome="not_packed")
-                    self.clock.wait(never, self.look_s)
+                    if not content:
+                        self.clock.wait(never, self.look_s)
                     continue
                 if not manifest.bytes:
                     return Received(outcome="nothing", manifest=manifest)

@@ -38,12 +38,17 @@ class Machine:
         self.asked = list[int]()
         self.unreachable_after: int | None = None
         self.is_packing = False
+        self.packed = 0
 
     def read(self, unit: str, instance_id: str, offset: int, limit: int) -> OutputsPiece:
         """Answer as a machine does."""
         self.asked.append(offset)
         if self.unreachable_after is not None and len(self.asked) > self.unreachable_after:
             raise WorkerUnreachable("gone")
+        if self.packed and len(self.asked) < 4:
+            self.packed += PIECE_BYTES // 4
+            piece = self.content[offset : min(self.packed, offset + limit)]
+            return OutputsPiece(content=piece, next_offset=offset + len(piece), end=False, manifest=None)
         if self.is_packing:
             return OutputsPiece(content=b"", next_offset=offset, end=False, manifest=None)
         piece = self.content[offset : offset + limit]
@@ -90,6 +95,19 @@ def test_an_archive_arrives_whole_and_its_end_is_told_once(bench: Bench) -> None
     assert archive_of(bench.archive.folder, UNIT).read_bytes() == CONTENT
     assert bench.done == 1 and len(bench.machine.asked) == 3
     assert sorted(path.name for path in bench.archive.folder.iterdir()) == [f"{UNIT}.json", f"{UNIT}.tar"]
+
+
+def test_what_is_packed_so_far_comes_already(bench: Bench) -> None:
+    bench.machine.packed = 1
+    assert bench.collect() and archive_of(bench.archive.folder, UNIT).read_bytes() == CONTENT
+    quarter = PIECE_BYTES // 4
+    assert bench.machine.asked[:4] == [0, quarter + 1, 2 * quarter + 1, 3 * quarter + 1]
+
+
+def test_no_more_is_taken_than_allowed_while_it_is_packed(bench: Bench) -> None:
+    bench.archive.max_mib, bench.machine.packed = 1, PIECE_BYTES
+    assert bench.collect() and "max_outputs_mib" in bench.note
+    assert bench.machine.asked[:4] == [0, 0, 0, 0]
 
 
 def test_copying_goes_on_where_a_daemon_died(bench: Bench, tmp_path: Path) -> None:

@@ -1,0 +1,169 @@
+"""``python -m bench.outputs``: how fast what a job left comes back from a machine of ``local``, beside ``cp``, SHA-256
+and TLS on the same bytes in the same run; and whether it is right after daemon and agent were killed half-way."""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import os
+import shutil
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from bench.rows import Row, machine
+from demo.stage import Stage
+from hcloud.config import package_data
+
+PIECE = 1 << 20
+LOOK_S = 0.05
+
+
+def timed(work: Callable[[], object]) -> float:
+    """Return how long something took, in seconds."""
+    began = time.monotonic()
+    work()
+    return time.monotonic() - began
+
+
+def digest_of(path: Path) -> str:
+    """Return the SHA-256 of a file."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def send_by_tls(path: Path, folder: Path) -> None:
+    """Send a file over a TLS connection of this host to a process that discards it."""
+    key, certificate = folder / "key.pem", folder / "cert.pem"
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "1",
+         "-subj", "/CN=localhost", "-keyout", key, "-out", certificate],
+        check=True, capture_output=True,
+    )  # fmt: skip
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, key)
+    listener = socket.create_server(("127.0.0.1", 0))
+    if (child := os.fork()) == 0:
+        with context.wrap_socket(listener.accept()[0], server_side=True) as taken:
+            while taken.recv(PIECE):
+                pass
+        os._exit(0)
+    trust = ssl.create_default_context(cafile=str(certificate))
+    with (
+        socket.create_connection(listener.getsockname()) as plain,
+        trust.wrap_socket(plain, server_hostname="localhost") as sent,
+        path.open("rb") as file,
+    ):
+        while content := file.read(PIECE):
+            sent.sendall(content)
+    os.waitpid(child, 0)
+    listener.close()
+
+
+def yardstick(folder: Path, size_mib: int) -> dict[str, float]:
+    """Return the seconds of each part of what any way to bring a file back must do."""
+    made, copied = folder / "made", folder / "copied"
+    with made.open("wb") as file:
+        for _ in range(size_mib):
+            file.write(os.urandom(PIECE))
+    parts = {
+        "cp": timed(lambda: subprocess.run(["cp", made, copied], check=True)),
+        "sha256": timed(lambda: digest_of(copied)),
+        "TLS": timed(lambda: send_by_tls(copied, folder)),
+    }
+    made.unlink()
+    copied.unlink()
+    return parts
+
+
+def submitted(stage: Stage, size_mib: int) -> str:
+    """Submit a job that leaves one file of random bytes; it prints their digest, and when it ended."""
+    script = f"head -c {size_mib}M /dev/urandom > big; sha256sum < big; date +%s.%N"
+    disk = f"{2 * size_mib + 512}MiB"
+    options = ("--outputs", "big", "--vcpus", "1", "--memory", "512MiB", "--disk", disk)
+    return stage.hcloud("submit", "-y", "-q", *options, "--", "sh", "-c", script).split()[0]
+
+
+def told(stage: Stage, job: str) -> tuple[str, float]:
+    """Return what the job printed: the digest, and when its program ended."""
+    digest, _, at = stage.hcloud("logs", job).split()
+    return digest, float(at)
+
+
+def kill_half_way(stage: Stage, job: str, size_mib: int) -> bool:
+    """Kill daemon and agent with SIGKILL once half of the outputs has arrived; return whether that was half-way."""
+    while True:
+        arrived = sum(path.stat().st_size for path in (stage.home / "outputs").glob(f"{job}.*.part"))
+        if list((stage.home / "outputs").glob(f"{job}.*.json")):
+            return False
+        if arrived >= size_mib * PIECE // 2:
+            break
+        time.sleep(LOOK_S)
+    for process in Path("/proc").glob("[0-9]*/cmdline"):
+        with_it = process.read_bytes().split(b"\0") if process.exists() else []
+        if b"hcloud.engine.link" in with_it and any(each.startswith(os.fsencode(stage.home)) for each in with_it):
+            os.kill(int(process.parent.name), signal.SIGKILL)
+    stage.kill("daemon")
+    stage.start("daemon")
+    stage.until_daemon_answers(60.0)
+    return True
+
+
+def main() -> int:
+    """Measure; 1: slower than half of the yardstick, or not the bytes that the job wrote."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--mib", type=int, default=1024, help="size of the outputs")
+    options = parser.parse_args()
+    folder = Path(tempfile.mkdtemp(prefix="hcloud-outputs-"))
+    stage = Stage(folder / "home")
+    print(machine())
+    try:
+        stage.init(package_data.path("policies") / "default.yaml")
+        stage.start("daemon")
+        stage.until_daemon_answers(60.0)
+        return measure(stage, folder, options.mib)
+    finally:
+        stage.take_down()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def measure(stage: Stage, folder: Path, size_mib: int) -> int:
+    """Measure on a running daemon, and print; return the exit code."""
+    job = submitted(stage, size_mib)
+    stage.hcloud("wait", job)
+    digest, ended_at = told(stage, job)
+    [kept] = (stage.home / "outputs").glob(f"{job}.*.json")
+    arrived_s = kept.stat().st_mtime - ended_at
+    copy_s = timed(lambda: stage.hcloud("cp", job, str(folder / "first")))
+    right = digest_of(folder / "first" / "big") == digest
+    shutil.rmtree(folder / "first")
+    parts = yardstick(folder, size_mib)
+    whole_s = sum(parts.values())
+    print(f"{size_mib} MiB: " + ", ".join(f"{name} {seconds:.2f} s" for name, seconds in parts.items()))
+    print(f"from the program's end to the daemon's disk {arrived_s:.2f} s, hcloud cp {copy_s:.2f} s")
+    rows = [
+        Row(name="machine to daemon, beside cp + sha256 + TLS", value=whole_s / arrived_s, unit="x", target=0.5,
+            better="higher"),
+        Row(name="machine to user (with hcloud cp)", value=whole_s / (arrived_s + copy_s), unit="x"),
+        Row(name="bytes right", value=float(right), unit="", target=1.0, better="higher"),
+    ]  # fmt: skip
+    job = submitted(stage, size_mib)
+    was_half_way = kill_half_way(stage, job, size_mib)
+    stage.hcloud("wait", job)
+    stage.hcloud("cp", job, str(folder / "second"))
+    right = digest_of(folder / "second" / "big") == told(stage, job)[0]
+    name = "bytes right after kill -9 of daemon and agent half-way"
+    rows.append(Row(name=name, value=float(right and was_half_way), unit="", target=1.0, better="higher"))
+    for row in rows:
+        print(row.line())
+    return 1 if any(row.holds is False for row in rows) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
