@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from hcloud.core.errors import NotFound
 from hcloud.core.model import Event, EventKind, Instance, Job, JobId, JobState
+from hcloud.core.task_runs import ends_of_text
 from hcloud.forecast.runtimes.prediction import RECORDED_IN
 from hcloud.planner.explain import TimelineStep, job_timeline, machines_of, predicted_run
 from hcloud.store import Store
@@ -90,6 +91,8 @@ def build_timeline(
     """
     kinds = _TIMELINE_KINDS if whole else _TIMELINE_KINDS - OWNERS_KINDS
     events = list(store.events(job_id=job.id, kinds=kinds, limit=MAX_EVENTS))
+    if job.array and not events:
+        events = _run_of(store, job)
     machines = _load_machines(store, job, events)
     until = job.finished_at
     for machine in machines:  # only events during the job's life belong to its timeline
@@ -120,6 +123,16 @@ def build_timeline(
         checkpoint=checkpoint,
         lines=lines,
     )
+
+
+def _run_of(store: Store, task: Job) -> list[Event]:
+    """Return the event of the unit in which a task without events of its own has ended; empty: there is none."""
+    for event in store.events(job_id=task.array, kinds=(EventKind.TASKS_ENDED,), limit=MAX_EVENTS):
+        given = event.fields.get("ended")
+        ended = [ends_of_text(str(each)) for each in (given if isinstance(given, list | tuple) else ())]
+        if any(each.first <= task.task_position <= each.last for each in ended):
+            return [event]
+    return []
 
 
 def _load_machines(store: Store, job: Job, events: Sequence[Event]) -> list[Instance]:

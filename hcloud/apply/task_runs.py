@@ -10,7 +10,16 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from hcloud.core.arrays import Interval, TaskRecord, has_position, positions_in, with_positions, without_positions
+from hcloud.core.arrays import (
+    IdRange,
+    Interval,
+    TaskRecord,
+    has_position,
+    ids_text,
+    positions_in,
+    with_positions,
+    without_positions,
+)
 from hcloud.core.model import Allocation, Attempt, EventKind, FailureCause, Job, JobState
 from hcloud.core.rows import number_of, replace_fields
 from hcloud.core.task_runs import TaskEnds, TaskProgress, UnitTasks, text_of_ends
@@ -78,8 +87,23 @@ def record_tasks(txn: Transaction, job: Job, progress: TaskProgress) -> Job:
             attempt=job.attempt.id,
             unit=job.attempt.unit_id(0),
             ended=[text_of_ends(each) for each in ends],
+            ids=_ids_text(job, ends),
         )
     return job
+
+
+def _ids_text(job: Job, ends: Sequence[TaskEnds]) -> str:
+    """Return the ids of tasks that ended, in the same order."""
+    tasks = job.spec.tasks
+    assert tasks is not None, "only tasks have runs"
+    ranges = list[IdRange]()
+    for position in (at for each in ends for at in range(each.first, each.last + 1)):
+        task_id = tasks.id_at(position)
+        if ranges and task_id == ranges[-1][1] + 1:
+            ranges[-1] = (ranges[-1][0], task_id, 1)
+        else:
+            ranges.append((task_id, task_id, 1))
+    return ids_text(ranges)
 
 
 def _in_its_time(job: Job, each: TaskEnds, now: float) -> TaskEnds:

@@ -828,7 +828,7 @@ class EventKind(StrEnum):
     UNIT_STARTED = "unit_started"  # attempt, rank, vcpus, memory_mib
     UNIT_ENDED = "unit_ended"  # attempt, rank, exit_code, cause, detail, started_at, cpu_s, memory_mib_max
     TASKS_ENDED = "tasks_ended"  # of an array: attempt (of the task that leads the run), unit, ended: "first-last|
-    #                       started_at|ended_at|exit_code|cause" by position
+    #                       started_at|ended_at|exit_code|cause" by position; ids: those of these tasks
     UNIT_RESIZED = "unit_resized"  # attempt, rank, vcpus, memory_mib; cpus ("0-3,8"; "": any) if it is pinned
     TARGET_MISSED = "target_missed"  # attempt, code (met: no longer), text, by, measured, wanted
     CORRECTION = "correction"  # attempt, step, code, text, measured, wanted and other numbers of the reason

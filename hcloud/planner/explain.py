@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from hcloud.core.model import JOB_ENDED, Event, EventKind, Instance, InstanceId, Job, JobState, Resources
+from hcloud.core.task_runs import ends_of_text
 from hcloud.forecast.runtimes.prediction import RECORDED_IN, RunTimePrediction
 from hcloud.planner.text import failure, percent, price, seconds, size_share, usd
 from hcloud.spec.validation import counted
@@ -242,6 +243,15 @@ def _executed(event: Event) -> Iterator[TimelineStep]:
     yield _line(event, "exec", f"command of {event.actor} on rank {rank}: {text}")
 
 
+def _tasks_ended(event: Event) -> Iterator[TimelineStep]:
+    given = event.fields.get("ended")
+    ended = [ends_of_text(str(each)) for each in (given if isinstance(given, list | tuple) else ())]
+    failed = sum(each.count for each in ended if each.cause is not None)
+    text = f"{counted(sum(each.count for each in ended), 'task')} ended one after the other in the unit of attempt "
+    text += f"{event.fields.get('attempt')} on {event.instance_id}" + (f", {failed} failed" if failed else "")
+    yield _line(event, "tasks_ended", text)
+
+
 def _finished(event: Event) -> Iterator[TimelineStep]:
     f, run_s, queue_s = event.fields, _number(event, "run_s"), _number(event, "queue_s")
     state, text = str(f.get("state")), str(f.get("outcome"))
@@ -265,6 +275,7 @@ _RENDERERS: Mapping[EventKind, Callable[[Event], Iterator[TimelineStep]]] = {
     EventKind.UNIT_RESIZED: _resized,
     EventKind.UNIT_ENDED: _unit_ended,
     EventKind.EXEC: _executed,
+    EventKind.TASKS_ENDED: _tasks_ended,
     EventKind.JOB_PROFILED: _profiled,
     EventKind.JOB_CLASSIFIED: _classified,
     EventKind.PREDICTION: _predicted,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 from hcloud.core.errors import BadInput
 from hcloud.core.model import PROFILE_TAG, Event, EventKind
@@ -12,10 +12,11 @@ from hcloud.report.commitment_history import CommitmentHistory, CommitmentStretc
 from hcloud.report.fleet import FLEET_KINDS, FleetHistory, Stretch
 from hcloud.report.grouping import Grouping
 from hcloud.report.price_dates import PriceDates
+from hcloud.report.run_costs import RunCosts
 from hcloud.report.table import ReportTable, Row, columns, share_pct, total_row
 from hcloud.spec.validation import counted
 
-COST_KINDS: frozenset[EventKind] = FLEET_KINDS | {EventKind.COMMITMENT}
+COST_KINDS: frozenset[EventKind] = FLEET_KINDS | {EventKind.COMMITMENT, EventKind.TASKS_ENDED}
 """Event kinds that the cost report reads."""
 SAVINGS_KINDS: frozenset[EventKind] = FLEET_KINDS
 """Event kinds that the savings report reads."""
@@ -40,6 +41,14 @@ class CostLine:
     def usd(self) -> float:
         """Return the sum of the costs of jobs, idle time, boot time and unused commitments."""
         return self.jobs_usd + self.idle_usd + self.boot_usd + self.unused_usd
+
+    def part(self, share: float) -> CostLine:
+        """Return this part of all sums."""
+        return CostLine(**{each.name: getattr(self, each.name) * share for each in fields(self)})
+
+    def plus(self, other: CostLine) -> CostLine:
+        """Return the sums of both."""
+        return CostLine(**{each.name: getattr(self, each.name) + getattr(other, each.name) for each in fields(self)})
 
 
 @dataclass(slots=True)
@@ -189,7 +198,9 @@ def gather(
     """Read the log once; return the cost between ``since`` and ``until``, and the fleet's history."""
     ledger = CostTable(grouping, shares_idle=shares_idle)
     history, commitments = FleetHistory(since, until), CommitmentHistory(since, until)
+    runs = RunCosts()
     for event in events:
+        runs.take(event)
         for stretch in history.take(event):
             ledger.add(stretch)
         for unused in commitments.take(event):
@@ -198,6 +209,8 @@ def gather(
         ledger.add(stretch)
     for unused in commitments.finish():
         ledger.add_unused(unused)
+    if grouping.kind == "task":
+        runs.share(ledger.lines)
     ledger.share_rest()
     return ledger, history
 

@@ -17,7 +17,6 @@ from pydantic import (
     BeforeValidator,
     Field,
     PlainValidator,
-    Strict,
     model_validator,
 )
 
@@ -199,6 +198,14 @@ def _array_text(value: object) -> object:
     if not isinstance(value, str):
         raise ValueError(f"must be {FORMS}, not {shown(value)}")
     parse_ids(value)
+    return value
+
+
+def _tasks_per_unit(value: object) -> object:
+    """Refuse what is no number of tasks."""
+    is_number = isinstance(value, int) and not isinstance(value, bool)
+    if value != "auto" and not (is_number and 1 <= value <= RUN_TASKS_MOST):  # type: ignore[operator]
+        raise ValueError(f"must be auto or a number from 1 to {RUN_TASKS_MOST}, not {shown(value)}")
     return value
 
 
@@ -541,7 +548,12 @@ class JobFile(JobFilePart):
     """Environment variables: text, or for a secret `{secret: VALUE}` or `{secret_from: env:NAME}`."""
     array: Annotated[Text, BeforeValidator(_array_text, json_schema_input_type=str | int)] | None = None
     """Run a task for each id, for example 0-999%50: at most 50 at once. HCLOUD_TASK_ID has its id."""
-    tasks_per_unit: Literal["auto"] | Annotated[int, Strict(), Field(ge=1, le=RUN_TASKS_MOST)] = "auto"
+    tasks_per_unit: Annotated[
+        Literal["auto"] | int,
+        BeforeValidator(
+            _tasks_per_unit, json_schema_input_type=Literal["auto"] | Annotated[int, Field(ge=1, le=RUN_TASKS_MOST)]
+        ),
+    ] = "auto"
     """How many tasks run one after the other on one place of a machine: auto (as many as run in 30 s) or a number."""
     matrix: Annotated[Mapping[Variable, MatrixValues], Field(max_length=20)] = Field(default_factory=dict)
     """Run a task for each combination of these variables' values, for example {lr: [0.1, 0.2], seed: [1, 2]}."""

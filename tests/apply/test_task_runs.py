@@ -149,6 +149,8 @@ def test_what_a_run_cannot_serve_runs_one_task_in_a_unit_and_says_so(
     assert may_share_unit(array.spec) == why
     site.until(lambda: site.state() is JobState.SUCCEEDED)
     assert units(site) == 20
+    said = [str(event.fields["text"]) for event in site.events(EventKind.JOB_STATE) if event.job_id == "job-1"]
+    assert any(f"one in a unit as they have {why}" in each for each in said)
 
 
 def lead(*others: tuple[int, int]) -> Job:

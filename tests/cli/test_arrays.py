@@ -107,3 +107,10 @@ def test_references_are_read_as_typed() -> None:
 def test_the_plan_of_an_array_names_no_made_up_ids(shell: Shell) -> None:
     out, _ = shell.run("submit", "--dry-run", "--array", "0-9", "--vcpus", "0.5", "--", "sleep", "5")
     assert "another task" in out and "job-" not in out
+
+
+@pytest.mark.parametrize("number", ["0", "1001"])
+def test_a_number_of_tasks_that_no_unit_can_run_is_refused(shell: Shell, number: str) -> None:
+    out, err = shell.run("submit", "--array", "0-9", "--tasks-per-unit", number, "--", "true", exit_code=2)
+    said = f"tasks_per_unit (--tasks-per-unit): must be auto or a number from 1 to 1000, not {number}"
+    assert (out, err) == ("", f"hcloud: {said}\n")

@@ -26,6 +26,7 @@ def home(tmp_path: Path) -> Iterator[Home]:
     made = Home(tmp_path / "home")
     made.set_up_local()
     yield made
+    made.run("destroy", "--all", "--yes", "--wait", str(PATIENCE_S))
     made.end()
 
 
@@ -67,9 +68,6 @@ def test_each_task_of_a_unit_runs_once_although_all_of_hcloud_is_killed(home: Ho
     lines = Counter(line for path in (home.path / "logs").glob("*.stdout") for line in path.read_text().splitlines())
     assert lines == Counter(f"task {each}" for each in range(TASKS))
     assert home.run("logs", "job-1[7]") == "task 7\n"
-    assert home.run("logs", "job-1[41]") == "task 41\n"
     [task] = json.loads(home.run("status", "job-1[7]", "-o", "json"))
     assert (task["state"], task["attempts_made"]) == ("succeeded", 1)
-    said = home.run("explain", "job-1[41]")
-    assert "failed with exit code 3" in said
-    assert "30 in a unit as asked" in home.run("explain", "job-1")
+    assert "failed with exit code 3" in home.run("explain", "job-1[41]")

@@ -52,3 +52,13 @@ def test_performance_by_job_has_medians_over_tasks_and_by_task_each(ended: Deplo
 def test_performance_by_user_counts_tasks_and_not_their_array(ended: Deployment) -> None:
     (row,) = rows(ended, "performance", "user")
     assert (row["jobs"], row["succeeded"], row["failed"], row["live"]) == (5, 4, 1, 0)
+
+
+def test_the_cost_of_a_unit_is_shared_by_the_run_times_of_its_tasks(make: object) -> None:
+    site: Deployment = make()  # type: ignore[operator]
+    listed = TaskList(ranges=((10, 13, 1),), matrix=(("s", tuple(map(str, range(14)))),), per_unit=4)
+    site.submit("/bin/sh", "-c", "sleep $s", tasks=listed)
+    site.until(lambda: site.state() is JobState.SUCCEEDED)
+    by_task = {row["task"]: float(str(row["cost_usd"])) for row in rows(site, "cost", "task")}
+    each = [by_task[f"job-1[{n}]"] for n in range(10, 14)]
+    assert each == pytest.approx([sum(each) * n / 46 for n in range(10, 14)], rel=0.01)
