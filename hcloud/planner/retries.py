@@ -87,7 +87,9 @@ def _failure_words(numbers: Mapping[str, Number]) -> str:
 
 
 def _failure_numbers(attempt: Attempt, cause: FailureCause) -> dict[str, Number]:
-    failed = next((a for a in attempt.allocations if a.cause is cause), None)
+    # Ranks of a gang that are stopped for another one's failure end after it, and with its cause.
+    alike = [a for a in attempt.allocations if a.cause is cause]
+    failed = min(alike, key=lambda each: math.inf if each.ended_at is None else each.ended_at, default=None)
     failed = failed or next((a for a in attempt.allocations if a.cause is not None), None)
     if failed is None:
         return {"cause": cause.value}

@@ -138,6 +138,19 @@ def test_failed_rank_stops_its_gang_for_the_same_cause() -> None:
     assert stop.cause is FailureCause.OUT_OF_MEMORY
 
 
+def test_a_failed_gang_says_what_its_first_failed_rank_says() -> None:
+    gang = ended(running(1, machine(1), machine(2)), FailureCause.START_REFUSED)
+    assert gang.attempt is not None
+    stopped, first = gang.attempt.allocations
+    ranks = (
+        replace(stopped, detail="stopped on request"),
+        replace(first, ended_at=NOW - 3, detail="there is no mpirun"),
+    )
+    gang = replace(gang, attempt=replace(gang.attempt, allocations=ranks), failures=(FailureCause.START_REFUSED,) * 9)
+    (finish,) = of(decide(scene(gang, machine(1), machine(2))), Finish)
+    assert "there is no mpirun" in finish.reason.text and finish.reason.numbers["rank"] == 1
+
+
 def test_cancelled_jobs_end_and_running_ones_are_stopped_first() -> None:
     here = machine(1)
     plan = decide(scene(job(1, cancelled_by="ann"), running(2, here, cancelled_by="ann"), here))
