@@ -8,7 +8,7 @@ import threading
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from operator import is_
 from typing import Any, Literal, cast
@@ -77,6 +77,8 @@ class Start:
     unit_id: UnitId
     instance_id: InstanceId
     at: float
+    tasks: Sequence[Sequence[int]] = ()
+    """First and last positions of the tasks that it runs, if it runs many."""
 
 
 class FakeRunner:
@@ -483,11 +485,13 @@ class FakeRunner:
         """Write new or changed units and their starts to the journal, then to memory."""
         changed = [unit for unit in units if unit is not self._units.get(unit.id)]
         run = [unit for unit in changed if starts and unit.spec is not None]
-        begun = [Start(unit_id=unit.id, instance_id=unit.instance_id, at=self._now) for unit in run]
+        begun = [
+            Start(unit_id=unit.id, instance_id=unit.instance_id, at=self._now, tasks=_positions(unit)) for unit in run
+        ]
         if self._journal is not None and changed:
             rows: dict[str, object] = {UNIT + unit.id: unit.to_json() for unit in changed}
             for number, start in enumerate(begun, len(self._starts) + 1):
-                rows[f"{START}{number}"] = {"unit_id": start.unit_id, "instance_id": start.instance_id, "at": start.at}
+                rows[f"{START}{number}"] = asdict(start)
             self._journal.write(rows)
         self._starts += begun
         for unit in changed:
@@ -589,6 +593,11 @@ def _absent(cpus: Sequence[int], machine: SimulatedMachine) -> str:
     topology = machine.cpu_topology
     there = topology.numbers if topology is not None else range(math.ceil(machine.capacity.vcpus))
     return cpu_list(set(cpus).difference(there))
+
+
+def _positions(unit: FakeUnit) -> list[list[int]]:
+    tasks = unit.spec.tasks if unit.spec is not None else None
+    return [list(each) for each in tasks.positions] if tasks is not None else []
 
 
 def _same(some: Sequence[object], others: Sequence[object]) -> bool:

@@ -156,6 +156,18 @@ ARRAYS = Cast(
 """An array that may run three tasks at once, and one that is cancelled while its first tasks run."""
 
 
+RUNS = Cast(
+    specs=(("short", ("sleep", "1"), Nodes()), ("cancelled", ("sleep", "500"), Nodes())),
+    ends={"short": "succeeded", "cancelled": "cancelled"},
+    promised=frozenset({"short"}),
+    tasks={
+        "short": TaskList(ranges=((0, 11, 1),), at_most=2, per_unit=4),
+        "cancelled": TaskList(ranges=((0, 7, 1),), at_most=1, per_unit=4),
+    },
+)
+"""An array of which four tasks share a unit, and one that is cancelled while the first of them runs."""
+
+
 DEPENDENT = Cast(
     specs=(
         ("quick", ("sleep", "1"), Nodes()),
