@@ -39,17 +39,23 @@ MPI_PROGRAM = (
 
 
 @pytest.fixture(scope="module")
-def watch(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watch]:
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     """An engine with two machines."""
     site = Site(tmp_path_factory.mktemp("gangs"), isolation="best_effort")
     try:
         for name in NODES:
             site.machine(name)
-        watch = Watch(site.runner())
-        watch.registered(*NODES)
-        yield watch
+        yield site
     finally:
         site.close()
+
+
+@pytest.fixture(scope="module")
+def watch(site: Site) -> Watch:
+    """What the engine says; both machines have registered."""
+    watch = Watch(site.runner())
+    watch.registered(*NODES)
+    return watch
 
 
 def packages(name: str, found: dict[str, importlib.metadata.Distribution]) -> None:
@@ -152,11 +158,12 @@ def test_a_missing_program_is_named(watch: Watch) -> None:
 
 
 @needs_bwrap
-def test_a_gang_that_waits_for_a_rank_ends_when_it_is_stopped(watch: Watch, tmp_path: Path) -> None:
+def test_a_gang_that_waits_for_a_rank_ends_when_it_is_stopped(site: Site, watch: Watch, tmp_path: Path) -> None:
     archive = work_directory(tmp_path / "torch.tar.gz", programs={"torchrun": "#!/bin/sh\n"})
     units = gang("torchrun", "train.py", workdir=archive)
     watch.runner.start(units[:1])
-    watch.running(units[0])
+    folder = site.machines[NODES[0]].unit(units[0].id).path / "root" / "tmp" / ".hcloud-gang"
+    wait_until(folder.exists, PATIENCE_S)  # before that nothing of it could be stopped gently
     watch.runner.stop({units[0].id: units[0].instance_id}, cause=FailureCause.EVICTED)
     assert watch.ended(units[0]).cause is FailureCause.EVICTED
 
@@ -190,11 +197,13 @@ def test_another_gang_at_the_same_port_is_passed_by_and_let_in_by_none(tmp_path:
     threads = [threading.Thread(target=each.accept, daemon=True) for each in (their_first, our_first)]
     for each in threads:
         each.start()
-    with wait_until(lambda: connected(port), PATIENCE_S) as stranger:  # says nothing at all
+    stranger = wait_until(lambda: connected(port), PATIENCE_S)  # says nothing at all
+    assert stranger is not None
+    with stranger:
         line = rank_of(tmp_path, 1, ours, port).connect()
         assert isinstance(line, Line)
         threads[1].join()
-        assert set(our_first.others) == {1} and not their_first.others and stranger
+        assert set(our_first.others) == {1} and not their_first.others
     our_first.others[1].say(end=True)
     assert line.hear(5.0) == {"end": True}
     late = rank_of(tmp_path, 1, ours, port)
