@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from hcloud.cli.jobs import job_detail
-from hcloud.cli.status import _where
+from hcloud.cli.status import waits_for
 from hcloud.core.model import EventKind
 from hcloud.fake_runner.work import Work, read_work
 from hcloud.provider import UnitSpec
@@ -67,7 +67,7 @@ def test_a_service_outside_its_bound_says_why_nothing_helps_until_it_is_inside(d
     assert found and BOUND_MS < float(found[1]) <= 200.0, told
     for why in ("resize: ", "evict: no best-effort job", "nodes: no other machine has room", "per_hour", "move: "):
         assert why in told
-    assert told in _where(view())
+    assert told in waits_for(view())
     assert ("misses", told) in job_detail(view(), deployment.clock.now())
     steps = client.get("/v1/jobs/job-1/explain").json()["steps"]
     assert told in [step["text"] for step in steps]
@@ -98,5 +98,5 @@ def test_a_service_that_serves_too_few_requests_at_its_bound_says_so(deployment:
         row["unmet_text"],
     )
     assert found and float(found[2]) == pytest.approx(10.0, rel=0.2), row["unmet_text"]
-    assert row["unmet_text"] in _where(row)
+    assert row["unmet_text"] in waits_for(row)
     assert row["unmet_text"] in [step["text"] for step in client.get("/v1/jobs/job-1/explain").json()["steps"]]
