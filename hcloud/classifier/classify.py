@@ -12,6 +12,7 @@ from types import MappingProxyType
 from typing import Any, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hcloud.classifier.estimator import (
     Completion,
@@ -40,6 +41,7 @@ RATIO_SD = 0.3
 SAME_VALUE = 1e-9
 """Logarithms of performance closer than this are of one measurement."""
 T = TypeVar("T")
+Mask = NDArray[np.bool_]
 _NONE: Mapping[Any, Estimate] = MappingProxyType({})
 CELLS_AT_ONCE = 2**20
 """Most cells of known rows, times jobs, that are compared at once; more need too much memory."""
@@ -173,10 +175,10 @@ class FittedClassifier:
     def _with_distance(self, completion: Completion, rows: MeasuredRows) -> Completion:
         """Return performance by type, where few rows link a type to measured ones by its distance to these, too.
 
-        Without such rows it is that of the nearest measured types. Few rows count as much as programs differ less than
-        types do, and make nothing surer than the distance. Rows of other types alone say how those compare with each
-        other, but not with the measured ones. Nor do types of one row that are exactly alike: they were converted from
-        one measurement.
+        Without such rows its level is that of the nearest measured types. Few rows count as much as programs differ
+        less than types do, and make nothing surer than the distance. Rows of other types alone say how those compare
+        with each other, but not with the measured ones. Nor do types of one row that are exactly alike: they were
+        converted from one measurement.
         """
         mean, least = completion.mean.copy(), np.zeros_like(completion.sd)
         for places, jobs in rows_by_pattern(completion.observed):
@@ -186,12 +188,16 @@ class FittedClassifier:
                 apart_in = [np.abs(rows.values - rows.values[:, [place]]) > SAME_VALUE for place in places]
                 linked = np.logical_or.reduce(apart_in).sum(axis=0)  # a comparison with an unknown cell is False
                 away = np.array([[apart(each, column) for each in observed] for column in completion.columns])
-                self._distances[key] = _Distances.of(away, np.where(linked < LINKED_MIN, linked, np.inf), places)
+                few = linked < LINKED_MIN
+                few[places] = False
+                has_many = (~np.isnan(rows.values)).sum(axis=0) >= LINKED_MIN
+                self._distances[key] = _Distances.of(away, np.where(few, linked, np.inf), has_many)
             if observed:
                 found = self._distances[key]
                 least[jobs] = found.least_sd
-                by_distance = completion.mean[np.ix_(jobs, places)] @ found.nearest.T
-                mean[jobs] = by_distance + found.weight * (completion.mean[jobs] - by_distance)
+                by_rows = completion.mean[jobs]
+                by_distance = by_rows[:, places] @ found.nearest.T + by_rows @ found.relative.T
+                mean[jobs] = by_distance + found.weight * (by_rows - by_distance)
         return replace(completion, mean=mean, sd=np.maximum(completion.sd, least))
 
     @property
@@ -207,22 +213,28 @@ class _Distances:
 
     nearest: Matrix
     """Weights of the observed types by which a type's performance follows from those nearest, (columns x observed)."""
+    relative: Matrix
+    """Weights by which a type differs from others as far away, where enough rows say so, (columns x columns)."""
     weight: Matrix
     """Weight of what the rows say, beside the nearest types, (columns)."""
     least_sd: Matrix
     """(columns)."""
 
     @classmethod
-    def of(cls, away: Matrix, linked: Matrix, places: Index) -> _Distances:
+    def of(cls, away: Matrix, linked: Matrix, has_many: Mask) -> _Distances:
         """``away``: standard deviations between types, (columns x observed); ``linked``: rows that link a column with
-        an observed one, infinite where they are many; ``places``: those of the observed columns."""
+        an observed one, infinite where they need no distance; ``has_many``: whether many rows have a column."""
         least = away.min(axis=1)
         is_nearest = (away <= least[:, None]).astype(np.float64)
         few = np.isfinite(linked)
-        few[places] = False
+        relative = np.zeros((len(away), len(away)))
+        for distance in set(least[few].tolist()):
+            alike = np.flatnonzero(few & has_many & (least == distance))
+            relative[np.ix_(alike, alike)] = np.eye(len(alike)) - 1.0 / max(1, len(alike))
         known = np.where(few, linked, 0.0) * least**2
         weight = np.where(few, known / (known + RATIO_SD**2), 1.0)
-        return cls(is_nearest / is_nearest.sum(axis=1, keepdims=True), weight, np.where(few, least, 0.0))
+        nearest = is_nearest / is_nearest.sum(axis=1, keepdims=True)
+        return cls(nearest, relative, weight, np.where(few, least, 0.0))
 
 
 def _put(rows: list[T], jobs: Index, found: Sequence[T]) -> None:
