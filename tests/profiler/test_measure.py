@@ -29,7 +29,7 @@ from tests.machine import needs_stress_ng
 from tests.other_user import as_ordinary_user
 from tests.waiting import wait_until
 
-LOOP = "i=0; while :; do i=$((i+1)); [ $((i % 3000)) -ne 0 ] || echo $i/1000000000 > progress; done"
+LOOP = "i=0; while :; do i=$((i+1)); [ $((i % 300)) -ne 0 ] || echo $i/1000000000 > progress; done"
 SPIN = "while :; do :; done"
 PROBE = """echo '{"requests_per_s": 12.5, "latency_ms": {"50": 1.5, "99": 9.0}}'"""
 PROGRESS = ProgressHook(file="progress")
