@@ -16,10 +16,9 @@ import numpy as np
 
 from hcloud.classifier.applications import row_name
 from hcloud.classifier.interference import CORE_SOURCES, NOT_COUNTED, PRESSURE_MAX, neighbour_loss
-from hcloud.classifier.slowdown.base_speeds import PERIOD_NOISE, SpeedRecord, base_errors
 from hcloud.classifier.slowdown.elastic_net import ElasticNet, folds_of
 from hcloud.classifier.slowdown.esp import Esp
-from hcloud.classifier.slowdown.pair_table import BY_PRESSES, LEAST_NOISE, USUAL_PRESS, PairTable
+from hcloud.classifier.slowdown.pair_table import PairTable
 from hcloud.classifier.slowdown.table import (
     CoRunQuestion,
     CoRunTable,
@@ -31,11 +30,11 @@ from hcloud.classifier.slowdown.table import (
 from hcloud.core.co_runs import CoRun
 from hcloud.core.estimates import Classification
 
-SENSITIVITY_SD = 0.5
-"""Prior deviation of a program's sensitivity, as a share of what pressures predict."""
 FOLDS = 3
 LEAST_GROUPS = 12
 """With fewer different groups of programs nothing can be held out, and the pair table alone is used."""
+PERIOD_NOISE = 0.1
+"""Standard deviation of the logarithm of a program's speed from one period to another."""
 _ANSWERS_KEPT = 20_000
 
 
@@ -47,11 +46,7 @@ class ByPressure:
         """Return the model with its error on the table; nothing in it is fitted."""
         rows = [at for at, each in enumerate(table.questions) if each.longer_by_pressure is not None]
         expected = np.array([math.log1p(table.questions[at].longer_by_pressure or 0.0) for at in rows])
-        if not rows:
-            return FittedByPressure(math.inf)
-        # What records themselves are wrong by is no error of the pressures.
-        own = float(np.mean(np.square(expected - table.log_longer[rows]) - np.square(table.doubt[rows])))
-        return FittedByPressure(max(LEAST_NOISE, math.sqrt(max(0.0, own))))
+        return FittedByPressure(_root_mean_square(expected - table.log_longer[rows]) if rows else math.inf)
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,22 +196,20 @@ def fit_slowdowns(
 ) -> Generator[None, None, SlowdownForecasts]:
     """Yield after each part of the work; return what follows from ``records``.
 
-    ``known``: classifications by name of the application's row, as far as there are. What all records of a program on
-    a type have in common corrects the speed that was expected of it (:mod:`hcloud.classifier.slowdown.base_speeds`).
+    ``known``: classifications by name of the application's row, as far as there are. The speed of a program alone, if
+    it was observed on the same type, corrects the speed that was expected of it.
     """
-    in_order = sorted(records, key=lambda each: (each.observed_at, each.key))
-    together = [each for each in in_order if each.neighbours]
+    alone = {(each.application, each.type_column): each for each in records if not each.neighbours}
+    together = sorted((each for each in records if each.neighbours), key=lambda each: (each.observed_at, each.key))
     if not together:
         return NOTHING_OBSERVED
-    by_pressure = {each.key: _by_pressure(each, known) for each in in_order}
-    base = base_errors([_speed_record(each, by_pressure[each.key]) for each in in_order])
     met = dict[str, set[str]]()
     for each in together:
         met.setdefault(each.application, set()).update(each.neighbours)
-    observed = [_observed(each, base[each.application, each.type_column]) for each in together]
+    observed = [_observed(each, alone.get((each.application, each.type_column))) for each in together]
     table = CoRunTable(
         questions=[
-            CoRunQuestion(each.application, each.neighbours, each.type_column, by_pressure[each.key])
+            CoRunQuestion(each.application, each.neighbours, each.type_column, _by_pressure(each, known))
             for each in together
         ],
         log_longer=np.array([each.mean for each in observed]),
@@ -227,22 +220,11 @@ def fit_slowdowns(
     return SlowdownForecasts(blend=blend, companions=met)
 
 
-def _speed_record(record: CoRun, by_pressure: float | None) -> SpeedRecord:
-    return SpeedRecord(
-        application=record.application,
-        type_column=record.type_column,
-        log_longer=-record.log_speed,
-        log_longer_beside=math.log1p(USUAL_PRESS * len(record.neighbours) if by_pressure is None else by_pressure),
-        sensitivity_sd=BY_PRESSES.sensitivity if by_pressure is None else SENSITIVITY_SD,
-        doubt=record.doubt,
-        periods=record.periods,
-    )
-
-
-def _observed(record: CoRun, base: ExpectedSlowdown) -> ExpectedSlowdown:
-    """Return the slowdown that a record shows, where the program alone is slower than expected by ``base``."""
+def _observed(record: CoRun, alone: CoRun | None) -> ExpectedSlowdown:
+    """Return the slowdown that a record shows, by what was observed of the program ``alone`` on the same type."""
+    base, doubt = (0.0, record.doubt) if alone is None else (alone.log_speed, PERIOD_NOISE / math.sqrt(alone.periods))
     return ExpectedSlowdown(
-        max(0.0, -record.log_speed - base.mean), math.hypot(base.deviation, PERIOD_NOISE / math.sqrt(record.periods))
+        max(0.0, base - record.log_speed), math.hypot(doubt, PERIOD_NOISE / math.sqrt(record.periods))
     )
 
 
