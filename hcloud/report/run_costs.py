@@ -26,9 +26,9 @@ class RunCosts:
 
     def take(self, event: Event) -> None:
         """Read what an event says of tasks that ended."""
-        if event.kind is not EventKind.TASKS_ENDED:
-            return
         array, lead = event.job_id or "", text(event, "attempt").rpartition(".")[0]
+        if event.kind is not EventKind.TASKS_ENDED or not array or not lead:
+            return
         own = number_of(lead) - number_of(array) - 1
         for task_id, (position, lasted_s) in zip(_ids(text(event, "ids")), _ended(event), strict=False):
             label = f"{array}[{task_id}]"
