@@ -22,7 +22,7 @@ LISTED_FOR_S: Final = 10.0
 LISTS_KEPT: Final = 64
 AT_ONCE: Final = 4
 TURN_S: Final = 10.0
-"""So many lists are asked for at one time; who has no turn within this time is refused."""
+"""So many lists are asked for at one time; a request without a turn within this time is refused."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +39,7 @@ class BucketGrant:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class InputFile:
+class BucketFile:
     """One object that is to become one file."""
 
     client: BucketClient = field(compare=False)
@@ -113,7 +113,7 @@ class BucketAccess:
         with self._lock:
             return self._clients.setdefault(grant, self.connect(grant))
 
-    def files(self, inputs: Sequence[BucketInput], user: str, disk_gib: float) -> list[InputFile]:
+    def files(self, inputs: Sequence[BucketInput], user: str, disk_gib: float) -> list[BucketFile]:
         """Return the files that inputs are now. Raises BucketProblem: one is missing, or all are too large."""
         found = [file for each in inputs for file in self._files_of(each, user)]
         if len(found) > OBJECTS_MOST:
@@ -133,7 +133,7 @@ class BucketAccess:
             raise BucketProblem(f"{above} would be a file and a folder; give each its place (to)")
         return found
 
-    def _files_of(self, wanted: BucketInput, user: str) -> list[InputFile]:
+    def _files_of(self, wanted: BucketInput, user: str) -> list[BucketFile]:
         url = parse_bucket_url(wanted.source)
         grant = self.grant_for(url, user)
         client, stored = self._listed(grant, url)
@@ -142,19 +142,19 @@ class BucketAccess:
         if one is not None:
             name = url.key.rpartition("/")[2]
             path = _below(wanted.to, name) if wanted.to == "." or wanted.to.endswith("/") else wanted.to
-            return [InputFile(client=client, bucket=url.bucket, stored=one, path=path)]
+            return [BucketFile(client=client, bucket=url.bucket, stored=one, path=path)]
         # What ends with a slash stands for a folder in consoles.
         inside = [each for each in stored if each.key.startswith(folder) and not each.key.endswith("/")]
         if not inside:
             raise BucketProblem(f"{url}: there is no such object, nor one below it")
         if len(stored) > OBJECTS_MOST:
             raise BucketProblem(f"{url} holds more than {OBJECTS_MOST} objects; name a part of it, or pack them")
-        files = list[InputFile]()
+        files = list[BucketFile]()
         for each in inside:
             name = each.key.removeprefix(folder)
             if problem := why_no_path(name):
                 raise BucketProblem(f"{url} holds {name[:80]!r}, which can be no file: it {problem}")
-            files.append(InputFile(client=client, bucket=url.bucket, stored=each, path=_below(wanted.to, name)))
+            files.append(BucketFile(client=client, bucket=url.bucket, stored=each, path=_below(wanted.to, name)))
         return files
 
     def _listed(self, grant: BucketGrant, url: BucketUrl) -> tuple[BucketClient, list[StoredObject]]:

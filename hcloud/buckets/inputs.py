@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from hcloud.buckets.access import BucketAccess, InputFile
+from hcloud.buckets.access import BucketAccess, BucketFile
 from hcloud.buckets.clients import BucketProblem
 from hcloud.core.model import AttemptId, JobSpec
 
@@ -119,7 +119,7 @@ class InputPreparer:
         return PreparedInputs(path=path, files=len(files), bytes=sum(each.stored.size_bytes for each in files))
 
 
-def _entry(each: InputFile) -> dict[str, Any]:
+def _entry(each: BucketFile) -> dict[str, Any]:
     signed = each.client.sign_get(each.bucket, each.stored, VALID_S)
     return {
         "path": each.path,

@@ -30,7 +30,7 @@ from hcloud.cli.reservations import (
     CONCURRENT_USE,
     PLANS_HEADER,
     AllTypes,
-    Place,
+    PriceRegion,
     advise_all,
     read_plan_prices,
     show_all,
@@ -332,14 +332,14 @@ def _recorded_load(region: str, name: str) -> LoadCurve:
 
 def _advise_all_types(plans_file: Path | None) -> AllTypes:
     """Return advice on every type that the daemon launched."""
-    client, places = Connection(), dict[str, Place]()
-    changes: dict[Place, list[tuple[float, int]]] = {}
+    client, places = Connection(), dict[str, PriceRegion]()
+    changes: dict[PriceRegion, list[tuple[float, int]]] = {}
     catalogue, now = catalogue_in_force(), float(client.get("/v1/status")["now"])
     for event in _events(client):
         machine, fields = event["instance_id"], event["fields"]
         if event["kind"] == "instance_requested":
             where = (str(fields.get("provider")), str(fields.get("region")), str(fields.get("type")))
-            places[machine] = Place.named(*where, catalogue)
+            places[machine] = PriceRegion.named(*where, catalogue)
         elif event["kind"] == "instance_launched" and machine in places:
             at = float(fields.get("launched_at", event["at"]))
             changes.setdefault(places[machine], []).append((at, 1))

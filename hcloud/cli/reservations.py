@@ -32,7 +32,7 @@ Changes = Sequence[tuple[float, int]]
 """Times at which a machine was launched (1) or ended (-1)."""
 
 
-class Place(NamedTuple):
+class PriceRegion(NamedTuple):
     """A type of a cloud's region, as in the price catalogue."""
 
     cloud: str
@@ -40,8 +40,8 @@ class Place(NamedTuple):
     type: str
 
     @classmethod
-    def named(cls, provider: str, region: str, kind: str, catalogue: PriceCatalogue) -> Place:
-        """Return the place of a machine. Events have the provider's name, which need not be that of its cloud."""
+    def named(cls, provider: str, region: str, kind: str, catalogue: PriceCatalogue) -> PriceRegion:
+        """Return where a machine is priced. Events have the provider's name, which need not be that of its cloud."""
         clouds = [key.cloud for key in catalogue.quotes if (key.region, key.type) == (region, kind)]
         return cls(provider if provider in clouds or not clouds else clouds[0], region, kind)
 
@@ -78,9 +78,9 @@ class AllTypes:
 
 
 def advise_all(
-    changes: Mapping[Place, Changes],
+    changes: Mapping[PriceRegion, Changes],
     catalogue: PriceCatalogue,
-    plan_prices: Mapping[tuple[Place, float], float],
+    plan_prices: Mapping[tuple[PriceRegion, float], float],
     now: float,
 ) -> AllTypes:
     """Return the best commitment for each type, and the best savings plan of each cloud.
@@ -117,7 +117,7 @@ def _curve(changes: Iterable[tuple[float, float]], now: float) -> LoadCurve:
     return LoadCurve.of(samples.items(), until_at=max(now, max(samples) + 1.0))
 
 
-def _advise_type(place: Place, load: LoadCurve, catalogue: PriceCatalogue) -> TypeAdvice:
+def _advise_type(place: PriceRegion, load: LoadCurve, catalogue: PriceCatalogue) -> TypeAdvice:
     listed = catalogue.price(*place)
     options = [
         Terms(name=_option("reserved", months), term_months=months, upfront_usd=0.0, usd_per_h=quote.usd_per_h)
@@ -132,9 +132,9 @@ def _advise_type(place: Place, load: LoadCurve, catalogue: PriceCatalogue) -> Ty
 
 def _advise_plan(
     cloud: str,
-    changes: Mapping[Place, Changes],
+    changes: Mapping[PriceRegion, Changes],
     catalogue: PriceCatalogue,
-    plan_prices: Mapping[tuple[Place, float], float],
+    plan_prices: Mapping[tuple[PriceRegion, float], float],
     now: float,
 ) -> TypeAdvice:
     """Return the best savings plan of a cloud: it commits to an amount per hour, at the plan's price of each type."""
@@ -162,16 +162,18 @@ def _option(what: str, months: float) -> str:
     return f"{what}, {months / 12:g} year{'s' if months > 12 else ''}, no upfront"
 
 
-def read_plan_prices(rows: Iterable[tuple[int, Mapping[str, str]]], file: Path) -> dict[tuple[Place, float], float]:
+def read_plan_prices(
+    rows: Iterable[tuple[int, Mapping[str, str]]], file: Path
+) -> dict[tuple[PriceRegion, float], float]:
     """Return the prices of a file with PLANS_HEADER. Raises BadInput, naming the line."""
-    prices: dict[tuple[Place, float], float] = {}
+    prices: dict[tuple[PriceRegion, float], float] = {}
     for line, row in rows:
         numbers = [parse_number((row[name] or "").strip()) for name in PLANS_HEADER[3:]]
         for name, value in zip(PLANS_HEADER[3:], numbers, strict=True):
             if value is None or not 0 < value <= 1e4:
                 raise BadInput(f"{file}:{line}: {name} is {shown(row[name])}; it must be a number above 0")
         months, usd_per_h = (value or 0.0 for value in numbers)
-        prices[Place(row["cloud"], row["region"], row["type"]), months] = usd_per_h
+        prices[PriceRegion(row["cloud"], row["region"], row["type"]), months] = usd_per_h
     return prices
 
 

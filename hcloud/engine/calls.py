@@ -130,7 +130,7 @@ class Calls:
             return [each.answer for each in asked]
 
     def ask_at_leisure(self, commands: Sequence[Command], timeout_s: float | None = None) -> list[Answer]:
-        """Return the answers to commands that nobody else asks for, however long they take within their time limit;
+        """Return the answers to commands of one caller alone, however long they take within their time limit;
         None: that of all commands."""
         found = dict[int, Answer]()
         for numbered in self._exchanged(commands, timeout_s):

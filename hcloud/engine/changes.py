@@ -70,7 +70,7 @@ class DirectoryWatch:
             self.wake()
 
     def close(self) -> None:
-        """Let go of the watches."""
+        """Close the watches."""
         if self._handle >= 0:
             asyncio.get_running_loop().remove_reader(self._handle)
             os.close(self._handle)

@@ -77,8 +77,8 @@ class Gang:
                 with suppress(OSError, ValueError):
                     plain = socket.create_connection((self.addresses[0], port), HANDSHAKE_S)
                     line = Line(context.wrap_socket(plain))
-                    line.say(rank=self.rank, slots=self.slots)
-                    if line.hear(HANDSHAKE_S).get("welcome"):
+                    line.send(rank=self.rank, slots=self.slots)
+                    if line.receive(HANDSHAKE_S).get("welcome"):
                         return line
         raise Stopped(f"rank 0 at {self.addresses[0]} cannot be reached")
 
@@ -101,10 +101,10 @@ class Gang:
         plain.settimeout(HANDSHAKE_S)
         try:
             line = Line(context.wrap_socket(plain, server_side=True))
-            hello = line.hear(HANDSHAKE_S)
+            hello = line.receive(HANDSHAKE_S)
             rank, slots = int(hello["rank"]), int(hello["slots"])
             if rank in range(1, self.nodes):
-                line.say(welcome=True)
+                line.send(welcome=True)
                 self.slots_of[rank], self.others[rank] = slots, line
         except (OSError, ValueError, KeyError, Stopped):
             plain.close()
@@ -135,14 +135,14 @@ class Line:
 
     def __init__(self, stream: ssl.SSLSocket) -> None:
         self._stream, self._unread = stream, b""
-        self._saying = threading.Lock()
+        self._sending = threading.Lock()
 
-    def say(self, **message: Any) -> None:
+    def send(self, **message: Any) -> None:
         """Send a message."""
-        with self._saying:
+        with self._sending:
             self._stream.sendall(json.dumps(message).encode() + b"\n")
 
-    def hear(self, timeout_s: float | None = None) -> dict[str, Any]:
+    def receive(self, timeout_s: float | None = None) -> dict[str, Any]:
         """Return the next message. Raises Stopped if the connection is lost, TimeoutError."""
         self._stream.settimeout(timeout_s)
         while b"\n" not in self._unread:
@@ -175,7 +175,7 @@ def run_rank_0(gang: Gang, framework: str, command: Sequence[str]) -> int:
     finally:
         for line in gang.others.values():
             with suppress(OSError):
-                line.say(end=True)
+                line.send(end=True)
 
 
 def run_other_rank(gang: Gang, framework: str, command: Sequence[str]) -> int:
@@ -184,7 +184,7 @@ def run_other_rank(gang: Gang, framework: str, command: Sequence[str]) -> int:
     try:
         while not gang.stopping.is_set():
             try:
-                message = line.hear(LOOK_S)
+                message = line.receive(LOOK_S)
             except TimeoutError:
                 continue
             if message.get("end"):
@@ -195,7 +195,7 @@ def run_other_rank(gang: Gang, framework: str, command: Sequence[str]) -> int:
                 return _exit_code(started)
             if "scheduler" in message:
                 running.append(_start_worker(gang, str(message["scheduler"])))
-                line.say(started=True)
+                line.send(started=True)
             elif "shell" in message:
                 _mpi_agent(gang)  # which Open MPI's daemon looks for, though it starts none itself
                 running.append(subprocess.Popen(["/bin/sh", "-c", str(message["shell"])], stdin=subprocess.DEVNULL))
@@ -212,7 +212,7 @@ def run_other_rank(gang: Gang, framework: str, command: Sequence[str]) -> int:
 
 def _report_end(line: Line, number: object, process: subprocess.Popen[bytes]) -> None:
     with suppress(OSError):
-        line.say(id=number, code=_exit_code(process))
+        line.send(id=number, code=_exit_code(process))
 
 
 def _dask(gang: Gang, command: Sequence[str]) -> int:
@@ -231,15 +231,15 @@ def _dask(gang: Gang, command: Sequence[str]) -> int:
                 address = json.loads(described.read_text())["address"]
         running.append(_start_worker(gang, address))
         for line in gang.others.values():
-            line.say(scheduler=address)
+            line.send(scheduler=address)
         for line in gang.others.values():
-            line.hear(SCHEDULER_S)
+            line.receive(SCHEDULER_S)
         client = subprocess.Popen(command, env={**os.environ, "DASK_SCHEDULER_ADDRESS": address})
         return _exit_code(client)
     finally:
         for line in gang.others.values():  # before its scheduler goes, which a worker would report as an error
             with suppress(OSError):
-                line.say(end=True)
+                line.send(end=True)
         for each in reversed(running):
             _end(each)
 
@@ -267,7 +267,7 @@ def _torchrun(gang: Gang, command: Sequence[str]) -> int:
     with socket.create_server((gang.own_address, 0), family=_family(gang.own_address)) as found:
         port = found.getsockname()[1]
     for line in gang.others.values():
-        line.say(port=port)
+        line.send(port=port)
     return _exit_code(_start_torchrun(gang, command, port))
 
 
@@ -335,7 +335,7 @@ class MpiLauncher:
             with suppress(OSError, ValueError, KeyError):
                 request = json.loads(asking.makefile().readline())
                 self._waiting[number] = asking
-                self._gang.others[int(request["host"].removeprefix("rank"))].say(id=number, shell=request["shell"])
+                self._gang.others[int(request["host"].removeprefix("rank"))].send(id=number, shell=request["shell"])
 
     def reader(self, line: Line) -> Any:
         """Return a function that passes one rank's answers on."""
@@ -343,7 +343,7 @@ class MpiLauncher:
         def read() -> None:
             with suppress(Stopped, ValueError):
                 while True:
-                    message = line.hear()
+                    message = line.receive()
                     asking = self._waiting.pop(int(message["id"]), None)
                     if asking is not None:
                         with suppress(OSError):

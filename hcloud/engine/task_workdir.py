@@ -58,7 +58,7 @@ class TaskWorkdir:
         return True
 
     def close(self) -> None:
-        """Let go of the watches."""
+        """Close the watches."""
         if self._handle >= 0:
             os.close(self._handle)
             self._handle = -1

@@ -51,8 +51,8 @@ class UnitUploads:
             if process.poll() is None:
                 return {"sent": None, "problem": ""}
             del self._sending[unit.id]
-            told = unit.read(".uploaded.json") if process.returncode == 0 else None
-            ended = told or {"sent": 0, "problem": f"sending ended with code {process.returncode}"}
+            found = unit.read(".uploaded.json") if process.returncode == 0 else None
+            ended = found or {"sent": 0, "problem": f"sending ended with code {process.returncode}"}
             write_json(unit.path / UPLOADED, {"list": name, **ended}, durable=True)
             return {"sent": ended["sent"], "problem": ended["problem"]}
         self.forget(unit.id)
@@ -65,9 +65,9 @@ class UnitUploads:
         asked = {"folder": str(unit.path / "root" / "job"), "uid": uid, **json.loads(listed.read_bytes())}
         without_site = ["-S"] if sys.flags.no_site else []
         command = [sys.executable, *without_site, "-W", "ignore", "-m", "hcloud.engine.uploads"]
-        told = unit.path / ".uploaded.json"
-        told.unlink(missing_ok=True)
-        with os.fdopen(os.open(told, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as out:
+        found = unit.path / ".uploaded.json"
+        found.unlink(missing_ok=True)
+        with os.fdopen(os.open(found, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as out:
             process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=out)
         assert process.stdin is not None
         with suppress(BrokenPipeError), process.stdin as pipe:
@@ -75,7 +75,7 @@ class UnitUploads:
         self._sending[unit.id] = process, name
 
     def forget(self, unit_id: str) -> None:
-        """Let go of what is known of a unit."""
+        """Forget what is known of a unit."""
         process, _ = self._sending.pop(unit_id, (None, ""))
         if process is not None:
             process.kill()

@@ -79,11 +79,11 @@ class BucketOutputs:
         began_at = self._began_at.setdefault(unit, self.clock.now())
         listing = self.folder / f"{unit}.listing"
         try:
-            told = self._listed(unit, delivery, listing)
-            if told is None:
+            listed = self._listed(unit, delivery, listing)
+            if listed is None:
                 words = self._sent(unit, delivery, listing)
             else:
-                words = told or None
+                words = listed or None
         except BucketProblem as problem:
             words = self._again(unit, str(problem))
         if words is None and self.clock.now() > began_at + VALID_S:
@@ -95,7 +95,7 @@ class BucketOutputs:
         return words
 
     def forget(self, unit: UnitId) -> None:
-        """Let go of what is known of a unit."""
+        """Forget what is known of a unit."""
         for known in (self._over, self._tries, self._began_at):
             known.pop(unit, None)
 
@@ -219,8 +219,9 @@ def _words(files: Sequence[_SentFile]) -> list[str]:
     by_folder = dict[str, list[int]]()
     for each in files:
         by_folder.setdefault(str(each.folder), []).append(each.size_bytes)
-    told = [
+    notes = [
         f"{len(sizes)} file{'' if len(sizes) == 1 else 's'} ({sum(sizes)} bytes) went to {folder}"
         for folder, sizes in by_folder.items()
     ]
-    return told if len(told) <= NOTES_MOST else [*told[:NOTES_MOST], f"others to {len(told) - NOTES_MOST} more folders"]
+    more = len(notes) - NOTES_MOST
+    return notes if more <= 0 else [*notes[:NOTES_MOST], f"others to {more} more folders"]

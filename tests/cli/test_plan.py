@@ -9,7 +9,7 @@ import pytest
 
 from hcloud.catalog.files import CatalogFiles
 from hcloud.catalog.prices import Key, PriceCatalogue, PricePlan, Quote
-from hcloud.cli.reservations import NO_PRICE, Place, advise_all, read_plan_prices
+from hcloud.cli.reservations import NO_PRICE, PriceRegion, advise_all, read_plan_prices
 from hcloud.core.clock import SystemClock
 from hcloud.core.errors import BadInput
 from tests.cli.conftest import Shell
@@ -158,7 +158,11 @@ def test_missing_prices_are_refused_with_the_option_to_give(files: Shell) -> Non
 
 # ------------------------------------------------------------------------------------------------- all types at once
 DAY_S = 86_400.0
-M5, C5, GPU = Place("ec2", "us-east-1", "m5.large"), Place("ec2", "us-east-1", "c5.large"), Place("ec2", "x", "gpu")
+M5, C5, GPU = (
+    PriceRegion("ec2", "us-east-1", "m5.large"),
+    PriceRegion("ec2", "us-east-1", "c5.large"),
+    PriceRegion("ec2", "x", "gpu"),
+)
 
 
 def prices() -> PriceCatalogue:

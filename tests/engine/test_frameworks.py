@@ -204,8 +204,8 @@ def test_another_gang_at_the_same_port_is_passed_by_and_let_in_by_none(tmp_path:
         assert isinstance(line, Line)
         threads[1].join()
         assert set(our_first.others) == {1} and not their_first.others
-    our_first.others[1].say(end=True)
-    assert line.hear(5.0) == {"end": True}
+    our_first.others[1].send(end=True)
+    assert line.receive(5.0) == {"end": True}
     late = rank_of(tmp_path, 1, ours, port)
     late.stopping.set()
     with pytest.raises(Stopped):
