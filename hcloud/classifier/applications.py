@@ -419,7 +419,7 @@ def learn_own_run(rows: Sequence[Application], identity: Identity, run: OwnRun) 
         return ran(named, run.run_s)
     if len(own) >= MOST_OWN_ROWS or not _usable(Question.TYPE, run.performance):
         return None
-    beside = _AloneRange.of(run.performance, run.lost)
+    beside = _PerformanceAlone.of(run.performance, run.lost)
     alone, spread = beside.expected, beside.spread
     cells: dict[str, dict[str, float]] = {Question.TYPE: {run.type_column: alone}}
     spreads: dict[str, dict[str, float]] = {Question.TYPE: {run.type_column: spread}}
@@ -455,7 +455,7 @@ def feed(
     ``best_before``: the best earlier measurement of the same attempt; a straggler (``STRAGGLES_BELOW``) counts for
     drift only, and once.
     """
-    missed, beside = row.missed, _AloneRange.of(measured, lost)
+    missed, beside = row.missed, _PerformanceAlone.of(measured, lost)
     at_most = beside.at_most
     if predicted is not None:
         least = STRAGGLES_BELOW * predicted.low
@@ -488,7 +488,7 @@ def feed(
 
 
 @dataclass(frozen=True, slots=True)
-class _AloneRange:
+class _PerformanceAlone:
     """What a run beside neighbours says of the performance alone."""
 
     expected: float
@@ -497,7 +497,7 @@ class _AloneRange:
     """95 % half-width by the doubt of what the neighbours cost (natural logarithm)."""
 
     @classmethod
-    def of(cls, measured: float, lost: Estimate) -> _AloneRange:
+    def of(cls, measured: float, lost: Estimate) -> _PerformanceAlone:
         kept, most, least = (1.0 - min(max(each, 0.0), MOST_LOST) for each in (lost.value, lost.low, lost.high))
         return cls(measured / kept, measured / least, math.log(most / least) / 2.0 / TO_80)
 
@@ -507,7 +507,7 @@ class _AloneRange:
         return math.hypot(RUN_SPREAD, self.doubt)
 
 
-def _less_unsure(unsure: float, weight: float, beside: _AloneRange) -> float:
+def _less_unsure(unsure: float, weight: float, beside: _PerformanceAlone) -> float:
     """Return the spread of a cell of spread ``unsure`` after a run that counts with ``weight``."""
     least = max(LEAST_SPREAD, SHARED_DOUBT * beside.doubt)
     return min(unsure, max(least, unsure * math.sqrt(1.0 - weight)))
