@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import closing
@@ -11,27 +10,20 @@ from pathlib import Path
 
 from bench.arrays import DATABASE_GOAL_BYTES, MEMORY_GOAL_MIB, TASKS, TASKS_GOAL_PER_S, used_bytes
 from bench.rows import Row
-from bench.short_tasks import _cpu_s, _end
+from bench.short_tasks import _cpu_s, home_with_cgroups
 from hcloud.core.model import EventKind, JobState
 from hcloud.store import Store
-from tests.daemon.home import HCLOUD, PATIENCE_S, Home
+from tests.daemon.home import PATIENCE_S, Home
 from tests.waiting import wait_until
 
 
 def run() -> Iterator[Row]:
     """Run one small array, so that machines are up and programs loaded, then the large one."""
-    with tempfile.TemporaryDirectory(prefix="hcloud-bench-") as made:
-        home = Home(Path(made) / "home", program=HCLOUD)
-        home.set_up_local()
-        config = home.path / "config.yaml"
-        config.write_text(config.read_text().replace("cgroups: false", "cgroups: true"))
-        try:
-            daemon = home.daemon()
-            with closing(Store.open(f"sqlite:///{home.path}/hcloud.db")) as store:
-                _submit(home, store, 100)
-                yield from _measured(home, store, daemon.pid)
-        finally:
-            _end(home)
+    with home_with_cgroups() as home:
+        daemon = home.daemon()
+        with closing(Store.open(f"sqlite:///{home.path}/hcloud.db")) as store:
+            _submit(home, store, 100)
+            yield from _measured(home, store, daemon.pid)
 
 
 def _measured(home: Home, store: Store, daemon: int) -> Iterator[Row]:

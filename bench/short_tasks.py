@@ -10,7 +10,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from bench.daemon import _client, _unfinished
@@ -44,16 +44,23 @@ def run() -> Iterator[Row]:
     else:
         wait = f"sbatch --wait --quiet --output /dev/null --array 1-{COUNT} --wrap true"
         yield _timed("an array of Slurm", lambda: _shell(wait))
+    with home_with_cgroups() as home:
+        home.daemon()
+        _until_ended(home, "jobs", 4)  # machines are up
+        for what in ("jobs", "an array"):
+            yield from _hcloud(home, what)
+
+
+@contextmanager
+def home_with_cgroups() -> Iterator[Home]:
+    """A home whose machines have sandbox and control groups; all that runs there ends with it."""
     with tempfile.TemporaryDirectory(prefix="hcloud-bench-") as made:
         home = Home(Path(made) / "home", program=HCLOUD)
         home.set_up_local()
         config = home.path / "config.yaml"
         config.write_text(config.read_text().replace("cgroups: false", "cgroups: true"))
         try:
-            home.daemon()
-            _until_ended(home, "jobs", 4)  # machines are up
-            for what in ("jobs", "an array"):
-                yield from _hcloud(home, what)
+            yield home
         finally:
             _end(home)
 

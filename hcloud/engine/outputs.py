@@ -26,6 +26,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict
+from io import BufferedReader
 from pathlib import Path
 from typing import IO, Any
 
@@ -264,16 +265,25 @@ def _base_of(folder: Path, pattern: str) -> str:
 
 def _described(folder: Path, path: str) -> dict[str, Any] | None:
     """Return size and MD5 of a regular file; None if it is none."""
+    file = _opened(folder / path)
+    if file is None:
+        return None
+    with file:
+        size_bytes = os.fstat(file.fileno()).st_size
+        digest = hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False))
+    return {"bytes": size_bytes, "md5": digest.hexdigest()}
+
+
+def _opened(path: Path) -> BufferedReader | None:
+    """Return a regular file that is no link, opened for reading; None if it is none."""
     try:
-        handle = os.open(folder / path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
         return None
-    with os.fdopen(handle, "rb") as file:
-        state = os.fstat(handle)
-        if not stat.S_ISREG(state.st_mode):
-            return None
-        digest = hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False))
-    return {"bytes": state.st_size, "md5": digest.hexdigest()}
+    if stat.S_ISREG(os.fstat(handle).st_mode):
+        return os.fdopen(handle, "rb")
+    os.close(handle)
+    return None
 
 
 def pack_settled(
@@ -342,14 +352,11 @@ def _below(folder: Path, name: str) -> Iterator[str]:
 
 def _add(tar: tarfile.TarFile, folder: Path, name: str) -> bool:
     """Add one regular file; return whether it was."""
-    try:
-        handle = os.open(folder / name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError:
+    file = _opened(folder / name)
+    if file is None:
         return False
-    with os.fdopen(handle, "rb") as file:
-        state = os.fstat(handle)
-        if not stat.S_ISREG(state.st_mode):
-            return False
+    with file:
+        state = os.fstat(file.fileno())
         member = tarfile.TarInfo(name)
         member.size, member.mtime = state.st_size, int(state.st_mtime)
         member.mode = 0o755 if state.st_mode & 0o111 else 0o644
