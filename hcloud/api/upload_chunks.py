@@ -28,7 +28,8 @@ from hcloud.core.errors import BadInput, StoreBusy
 router = APIRouter(prefix="/v1/uploads", tags=["uploads"], route_class=JsonRoute)
 CHUNK_BYTES_MAX: Final = 4 << 20
 CHUNKS_MOST: Final = 20_000
-COPY_BYTES: Final = 1 << 20
+CHUNKS_KEPT_MOST: Final = 2 * CHUNKS_MOST
+"""Of one user: chunks may be small, and each is a file."""
 
 
 @checked_dataclass(frozen=True, slots=True, kw_only=True, config={"extra": "forbid"})
@@ -107,12 +108,12 @@ def _keep_chunk(context: ApiContext, user: str, sha256: str, content: bytes) -> 
         with suppress(FileNotFoundError):
             state = path.stat()
             kept.append((state.st_mtime, state.st_size, path))
-    used = sum(size for _, size, _ in kept) + len(content)
+    used, count = sum(size for _, size, _ in kept) + len(content), len(kept) + 1
     for _, size, path in sorted(kept):
-        if used <= context.max_user_upload_bytes:
+        if used <= context.max_user_upload_bytes and count <= CHUNKS_KEPT_MOST:
             break
         path.unlink(missing_ok=True)
-        used -= size
+        used, count = used - size, count - 1
     handle, part = tempfile.mkstemp(prefix=PART_PREFIX, dir=context.uploads_dir)
     try:
         with os.fdopen(handle, "wb") as file:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from hcloud.api import upload_chunks
 from hcloud.api.upload_chunks import CHUNK_BYTES_MAX
 from hcloud.api.uploads import prune
 from tests.api.deployment import READER, SUBMITTER, Deployment, sentence
@@ -76,3 +77,17 @@ def test_old_chunks_are_deleted(deployment: Deployment) -> None:
     os.utime(old, (100.0, 100.0))
     prune(folder, set(), before=200.0)
     assert [path.name for path in Path(folder).glob("chunks-of-*/*")] == [DIGESTS[1]]
+
+
+def test_many_small_chunks_are_no_more_files_than_allowed(
+    deployment: Deployment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(upload_chunks, "CHUNKS_KEPT_MOST", 2)
+    folder = deployment.home / "uploads"
+    for number in range(4):
+        _send(deployment, b"%d" % number)
+        for path in folder.glob("chunks-of-*/*"):
+            state = path.stat()
+            os.utime(path, (state.st_mtime - 10.0, state.st_mtime - 10.0))
+    wanted = {hashlib.sha256(b"%d" % number).hexdigest() for number in (2, 3)}
+    assert {path.name for path in folder.glob("chunks-of-*/*")} == wanted
