@@ -479,7 +479,8 @@ class FakeRunner:
         if key.startswith(UNIT):
             self._know(FakeUnit.from_json(row))
         else:
-            self._starts.append(Start(**row))
+            tasks = tuple(tuple(each) for each in row.get("tasks", ()))
+            self._starts.append(Start(**{**row, "tasks": tasks}))
 
     def _put(self, *units: FakeUnit, starts: bool = False) -> None:
         """Write new or changed units and their starts to the journal, then to memory."""
@@ -595,9 +596,9 @@ def _absent(cpus: Sequence[int], machine: SimulatedMachine) -> str:
     return cpu_list(set(cpus).difference(there))
 
 
-def _positions(unit: FakeUnit) -> list[list[int]]:
+def _positions(unit: FakeUnit) -> tuple[tuple[int, ...], ...]:
     tasks = unit.spec.tasks if unit.spec is not None else None
-    return [list(each) for each in tasks.positions] if tasks is not None else []
+    return tuple(tuple(each) for each in tasks.positions) if tasks is not None else ()
 
 
 def _same(some: Sequence[object], others: Sequence[object]) -> bool:

@@ -25,7 +25,7 @@ def work(tmp_path: Path) -> Path:
 
 def packed(work: Path, archive: Path) -> str:
     with archive.open("wb") as file:
-        return pack(work, file, 50 * MIB)
+        return pack(work, file, 50 * MIB)[0]
 
 
 def arrived(work: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
