@@ -1,4 +1,4 @@
-"""``python -m lab.mage --data FOLDER``: Mage's questions on the co-run data of ESP (see ``bench.neighbours``).
+"""Mage's questions on the co-run data of ESP (see ``bench.neighbours``); its chapter is ``lab.papers.mage``.
 
 A new program is known alone and beside two neighbours: how well is its speed among others predicted, by Mage's three
 stages of PQ-reconstruction as printed (§3.2), by one sensitivity, and by the pair table that plans use? And how good is
@@ -7,17 +7,14 @@ the placement that a model learnt from smaller groups chooses, beside the best, 
 
 from __future__ import annotations
 
-import argparse
 import itertools
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bench.accuracy.pqsgd import PqSgd
-from bench.neighbours import DATA, SERVER, MeasuredGroups, joined, read_features, read_groups
+from bench.neighbours import PAIR_TABLE, SERVER, MeasuredGroups, joined
 from hcloud.classifier.slowdown.pair_table import PairTable
 from hcloud.classifier.slowdown.staged import average_costs, by_sensitivity, staged_completion
 from hcloud.classifier.slowdown.table import CoRunQuestion, ExpectedSlowdown
@@ -26,8 +23,10 @@ Floats = NDArray[np.float64]
 Group = tuple[str, ...]
 LEAST_SPEED, UNKNOWN_SPEED = 0.02, 0.3
 """Least speed that counts, and that of a program in a group in which its measurement is an artefact."""
-REPEATS, DRAWS = 3, 12
-"""Random choices of probes for each program, and of programs that are to be placed."""
+AVERAGE, ONE_SENSITIVITY, STAGED = "like the average program", "one sensitivity", "three stages as printed"
+PRODUCTS, RANDOM, WORST = "products of pairs", "random", "worst"
+DRAWS = 4
+"""Random choices of the programs that are to be placed."""
 
 
 class SpeedTable:
@@ -56,12 +55,11 @@ def new_program_errors(
         singles = np.flatnonzero((table.size == 1) & ~np.isnan(table.speeds[at]))
         asked = np.flatnonzero((table.size > 1) & ~np.isnan(table.speeds[at]))
         by_press = singles[np.argsort(-average_costs(others)[singles])]
-        for _ in range(REPEATS if at_random else 1):
-            chosen = rng.choice(singles, probes, replace=False) if at_random else by_press[:probes]
-            truth = table.speeds[at, asked]
-            for name, predicted in _predictions(groups, table, program, others, at, chosen, rng):
-                error = np.abs(np.clip(predicted[asked], LEAST_SPEED, 1.0) - truth) / truth
-                found.setdefault(name, []).append(100.0 * float(error.mean()))
+        chosen = rng.choice(singles, probes, replace=False) if at_random else by_press[:probes]
+        truth = table.speeds[at, asked]
+        for name, predicted in _predictions(groups, table, program, others, at, chosen, rng):
+            error = np.abs(np.clip(predicted[asked], LEAST_SPEED, 1.0) - truth) / truth
+            found.setdefault(name, []).append(100.0 * float(error.mean()))
     return {name: float(np.mean(errors)) for name, errors in found.items()}
 
 
@@ -78,8 +76,8 @@ def _predictions(
     own = np.full(others.shape[1], np.nan)
     own[chosen] = table.speeds[at, chosen]
     costs = average_costs(others)
-    yield "like the average program", 1.0 / (1.0 + costs)
-    yield "one sensitivity", by_sensitivity(costs, chosen.tolist(), 1.0 / own[chosen] - 1.0)
+    yield AVERAGE, 1.0 / (1.0 + costs)
+    yield ONE_SENSITIVITY, by_sensitivity(costs, chosen.tolist(), 1.0 / own[chosen] - 1.0)
     known = np.vstack([others, own])
     profiles, tried = np.log(known[:, table.size == 1]), np.log(known[:, table.size > 1])
     alone = np.zeros((len(known), 1))
@@ -90,14 +88,14 @@ def _predictions(
     staged = np.full(len(own), np.nan)
     larger = np.flatnonzero(table.size > 1)
     staged[np.concatenate([larger[~untried], larger[untried]])] = np.exp(whole[-1])
-    yield "three stages as printed", np.where(np.isnan(staged), 1.0, staged)
+    yield STAGED, np.where(np.isnan(staged), 1.0, staged)
     names = np.array([each.application for each in groups.table.questions])
     sets = [tuple(sorted(each.neighbours)) for each in groups.table.questions]
     probed = {table.sets[column] for column in chosen}
     rows = [row for row, name in enumerate(names) if name != program or sets[row] in probed]
     fitted = PairTable().fit(groups.take(np.array(rows)).table)
     yield (
-        "pair table",
+        PAIR_TABLE,
         np.array([_speed(fitted.slowdown(CoRunQuestion(program, each, SERVER, None))) for each in table.sets]),
     )
 
@@ -139,8 +137,8 @@ def placement_shares(
         for name, model in models.items():
             guess = np.array([model[group] for group in named])[ways].sum(axis=1)
             found.setdefault(name, []).append(float(reached[guess.argmax()] - reached.max()))
-        found.setdefault("random", []).append(float(reached.mean() - reached.max()))
-        found.setdefault("worst", []).append(float(reached.min() - reached.max()))
+        found.setdefault(RANDOM, []).append(float(reached.mean() - reached.max()))
+        found.setdefault(WORST, []).append(float(reached.min() - reached.max()))
     return {name: 100.0 * float(np.exp(losses).mean()) for name, losses in found.items()}
 
 
@@ -156,7 +154,9 @@ def _without(group: Group, name: str) -> Group:
     return tuple(each for each in group if each != name)
 
 
-def placements(groups: Mapping[int, MeasuredGroups], size: int, count: int) -> dict[str, float]:
+def placements(
+    groups: Mapping[int, MeasuredGroups], size: int, count: int, rng: np.random.Generator
+) -> dict[str, float]:
     """Return what placements in groups of ``size`` reach by models that know smaller groups only."""
     measured = {
         (each.application, tuple(sorted(each.neighbours))): min(1.0, float(speed))
@@ -174,40 +174,9 @@ def placements(groups: Mapping[int, MeasuredGroups], size: int, count: int) -> d
 
     truth = log_means(programs, size, lambda name, beside: measured.get((name, beside), UNKNOWN_SPEED))
     models = {
-        "pair table": log_means(
+        PAIR_TABLE: log_means(
             programs, size, lambda name, beside: _speed(fitted.slowdown(CoRunQuestion(name, beside, SERVER, None)))
         ),
-        "products of pairs": log_means(programs, size, by_product),
+        PRODUCTS: log_means(programs, size, by_product),
     }
-    return placement_shares(truth, models, count, size, np.random.default_rng(3))
-
-
-def main() -> int:
-    """Print the study on the data of a folder; ends with 2 where there are none."""
-    parser = argparse.ArgumentParser(prog="python -m lab.mage", description=(__doc__ or "").partition("\n\n")[0])
-    parser.add_argument("--data", type=Path, default=DATA, help="folder of ESP's data (default: %(default)s)")
-    folder: Path = parser.parse_args().data
-    files = {int(path.stem.removeprefix("interference_k")): path for path in folder.glob("interference_k[0-9].csv")}
-    if not {2, 3} <= files.keys() or not (folder / "features.csv").is_file():
-        print(f"lab.mage: {folder} lacks features.csv, interference_k2.csv or interference_k3.csv", file=sys.stderr)
-        return 2
-    features = read_features(folder / "features.csv")
-    groups = {size: read_groups(path, features) for size, path in sorted(files.items())}
-    for probes, at_random in itertools.product((2, 3), (True, False)):
-        rng, small = np.random.default_rng(0), joined([groups[2], groups[3]])
-        errors = new_program_errors(small, probes, rng, at_random=at_random)
-        which = "random probe neighbours" if at_random else "probe neighbours that press most"
-        print(f"new program, {probes} {which}: mean error of its speed in groups of three")
-        for name, error in errors.items():
-            print(f"  {name:<26} {error:5.1f} %")
-    for size in sorted(groups)[1:]:
-        for count in (9, 12) if size == 3 else (8, 12):
-            shares = placements(groups, size, count)
-            print(f"{count} programs on {count // size} machines of {size}: geometric mean, of the best placement's")
-            for name, share in shares.items():
-                print(f"  {name:<26} {share:5.1f} %")
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    return placement_shares(truth, models, count, size, rng)

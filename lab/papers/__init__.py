@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from itertools import chain
 
-from lab.papers import ablations, clusters, fuller_servers, hybrid, peers, sensitivities
+from lab.papers import ablations, clusters, esp, fuller_servers, hybrid, mage, peers, sensitivities, tarcil
 from lab.papers.study import Figure, RunSize, run_figure
 
 __all__ = ["CHAPTERS", "Figure", "RunSize", "run_figure"]
@@ -18,6 +18,9 @@ CHAPTERS: Mapping[str, tuple[str, Callable[[], Iterable[Figure]]]] = {
     "paragon": ("Paragon: interference and heterogeneity", clusters.paragon),
     "arq": ("ARQ: admission by resource quality", clusters.arq),
     "quasar": ("Quasar: joint sizing and placement", clusters.quasar),
+    "esp": ("ESP: neighbours by name", esp.figures),
+    "mage": ("Mage: across and inside servers", mage.figures),
+    "tarcil": ("Tarcil: placement by sample", tarcil.figures),
     "peers": ("Beside today's tools", peers.figures),
     "parts": ("Parts of the world, and caution, one at a time", ablations.figures),
 }

@@ -21,6 +21,7 @@ from hcloud.plots import require_matplotlib
 from hcloud.simulator.scenarios import LEAST_HOURS, MOST_HOURS
 from hcloud.spec.validation import nearest
 from lab.papers import CHAPTERS, Figure, RunSize, run_figure
+from lab.papers.measured import measured_groups
 from lab.papers.page import FigureResults, details, markdown, picture_svg
 from lab.papers.study import FinishedRuns, complete_results
 
@@ -39,6 +40,8 @@ DOCUMENTATION_COMMAND = "python -m lab.papers --no-run"
 @click.option("--processes", type=WholeRange(1, 1024), help="Simulations in parallel (default: number of CPUs).")
 @click.option("--scheduler", metavar="ADDRESS",
               help="Run simulations on the Dask cluster with this scheduler, such as tcp://10.0.0.5:8786.")  # fmt: skip
+@click.option("--data", type=NamedPath(path_type=Path, file_okay=False, exists=True),
+              help="Folder of ESP's measurements, for the chapters esp and mage (see bench.neighbours).")  # fmt: skip
 @click.option("--run/--no-run", default=True, help="--no-run: only write the page from `results/`, of any size.")
 @click.option("--pictures/--no-pictures", default=True, help="--no-pictures: leave the pictures as they are.")
 @click.option("--out", type=NamedPath(path_type=Path, dir_okay=False), default=Path("results.md"), show_default=True,
@@ -51,23 +54,26 @@ def reproduce(
     seeds: int,
     processes: int | None,
     scheduler: str | None,
+    data: Path | None,
     run: bool,
     pictures: bool,
     out: Path,
 ) -> None:
-    """Run the experiments of HCloud, Paragon, ARQ and Quasar and write one page with the results.
+    """Run the experiments of HCloud, Paragon, ARQ, Quasar, ESP, Mage and Tarcil and write one page with the results.
 
     CHAPTERS selects chapters (default: all). Results of the same size in `results/` next to the page are reused, case
     by case and seed by seed, so an interrupted run can be resumed.
     """
     if pictures:
         require_matplotlib()
-    size = RunSize(share=share, hours=hours, seeds=seeds)
+    size = RunSize(share=share, hours=hours, seeds=seeds, data=data)
     named = chapters or tuple(CHAPTERS)
     figures = {
         name: [each for each in CHAPTERS[name][1]() if not figure_names or each.name in figure_names] for name in named
     }
     _refuse_unknown(figure_names, figures)
+    if run:
+        _check_data(figures, size)
     folder = out.parent / "results"
     if not run and not any(folder.glob("*.json")):
         raise BadInput(f"{folder}: there are no results to write a page from; leave out --no-run to run experiments")
@@ -75,7 +81,7 @@ def reproduce(
     def numbers_of(figure: Figure, kept: Path) -> FigureResults | None:
         return (
             _run_and_store(figure, size, scheduler or processes or os.cpu_count() or 1, kept)
-            if run
+            if run and (size.data is not None or not figure.of_data)
             else _stored_results(figure, kept)
         )
 
@@ -123,6 +129,18 @@ def _refuse_unknown(figure_names: Sequence[str], figures: dict[str, list[Figure]
             raise BadInput(f"--figure {name!r}: unknown figure; {nearest(name, known)}")
     if not any(figures.values()):
         raise BadInput("--figure: none of these figures belongs to the selected chapters")
+
+
+def _check_data(figures: Mapping[str, Sequence[Figure]], size: RunSize) -> None:
+    """Refuse a selection of figures that all follow from measurements without a folder of them.
+
+    Among others, such figures keep their stored results.
+    """
+    chosen = [figure for mine in figures.values() for figure in mine]
+    if size.data is None and all(figure.of_data for figure in chosen):
+        raise BadInput(f"{chosen[0].name} follows from ESP's measurements: give their folder with --data")
+    if size.data is not None and any(figure.of_data for figure in chosen):
+        measured_groups(size.data)
 
 
 def _command(chapters: Sequence[str], figures: Sequence[str], size: RunSize | None) -> str:

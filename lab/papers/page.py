@@ -10,7 +10,7 @@ from hcloud.plots import to_svg
 from hcloud.simulator.scenarios import SCENARIOS
 from hcloud.simulator.seeds import Mean, mean_of
 from lab.papers.pictures import figure_picture
-from lab.papers.study import ENOUGH, Claim, Figure, Results, RunSize, Verdict, judge
+from lab.papers.study import ENOUGH, Case, Claim, ComputedCase, Figure, Results, RunSize, Verdict, judge
 
 UNITS = {"_pct": "%", "_usd": "USD", "_s": "s"}
 PAGE_OF_DOCUMENTATION = re.compile(r"\[([a-z]+)\]\(([a-z]+\.md)\)")
@@ -52,7 +52,9 @@ def markdown(
         "95 % limits. *Performance* is relative to a job alone on the best machine type, *QoS kept* the share of jobs",
         "that lost at most 5 %. The world is ours, as the papers' machines and programs are not to be had",
         "([simulation](simulation.md) says where its numbers come from): shape and rough size can",
-        f"agree, digits cannot. An effect *holds* if at least {100 * ENOUGH:.0f} % of the published size is there, or",
+        "agree, digits cannot. ESP's and Mage's chapters follow from ESP's own measurements of 15 programs, which",
+        "are no part of HCloud, and Tarcil's samples and buckets from servers that are drawn.",
+        f"An effect *holds* if at least {100 * ENOUGH:.0f} % of the published size is there, or",
         "within the limits; with less of it there is the *same sign*; what has none, or the opposite one, *departs*.",
         "Where a paper states no size, what it says holds or departs. Pictures show the main number of each case, and",
         "below it which share of each published effect is here: 0 is no effect, 1 as much as published.",
@@ -133,7 +135,14 @@ def _summary_rows(part: FigureResults) -> Iterator[str]:
 
 def _run_of(figure: Figure, size: RunSize) -> Iterator[str]:
     """Yield where a figure is from, and the command that runs it."""
-    length = f", {size.hours:g} h" if any(case.experiment in SCENARIOS for case in figure.cases) else ""
+    if all(isinstance(case, ComputedCase) for case in figure.cases):
+        on = "On measurements of others, in a folder of your own" if figure.of_data else "Computed, not simulated"
+        data = " --data FOLDER" if figure.of_data else ""
+        yield f"After {figure.source}. {on}; {size.seeds} seed(s):"
+        yield f"`python -m lab.papers --figure {figure.name}{data} --seeds {size.seeds}`."
+        return
+    simulated = [case for case in figure.cases if isinstance(case, Case)]
+    length = f", {size.hours:g} h" if any(case.experiment in SCENARIOS for case in simulated) else ""
     yield f"After {figure.source}. Run: {size.share:g} of the jobs and machines{length}, {size.seeds} seed(s):"
     hours = f" --hours {size.hours:g}" if length else ""
     yield f"`python -m lab.papers --figure {figure.name} --share {size.share:g}{hours} --seeds {size.seeds}`."

@@ -49,6 +49,17 @@ class RunSize:
     hours: float = 2.0
     """Length of HCloud's scenarios."""
     seeds: int = 10
+    data: Path | None = None
+    """Folder of others' measurements, for figures that follow from them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComputedCase:
+    """One bar of a figure that is computed, without a simulated cloud."""
+
+    label: str
+    numbers: Callable[[Path | None, int], Numbers]
+    """Returns its numbers from the folder of measurements and a seed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +69,7 @@ class Case:
     label: str
     experiment: str
     policy: Policy
-    truth: Mapping[str, float] = field(default_factory=dict)
+    truth: Mapping[str, object] = field(default_factory=dict)
     """Parameters of the experiment's world to change."""
     cloud: Mapping[str, object] = field(default_factory=dict)
     """Settings of the experiment's cloud to change."""
@@ -136,12 +147,14 @@ class Figure:
     name: str
     title: str
     source: str
-    cases: tuple[Case, ...]
+    cases: tuple[Case | ComputedCase, ...]
     columns: tuple[str, ...]
     """Names of the numbers shown."""
     claims: tuple[Claim, ...] = ()
     drawn: str = ""
     """The number drawn in the chart; empty: no chart."""
+    of_data: bool = False
+    """Whether its numbers follow from measurements of others (``RunSize.data``)."""
 
 
 def run_figure(
@@ -171,7 +184,9 @@ def complete_results(figure: Figure, done: FinishedRuns) -> Results:
     return {case.label: [done[case.label][seed] for seed in seeds] for case in figure.cases}
 
 
-def _run_tasks(tasks: Sequence[tuple[Case, int]], size: RunSize, workers: int | str) -> Generator[Numbers]:
+def _run_tasks(
+    tasks: Sequence[tuple[Case | ComputedCase, int]], size: RunSize, workers: int | str
+) -> Generator[Numbers]:
     cases, seeds = [case for case, _ in tasks], [seed for _, seed in tasks]
     if isinstance(workers, str):
         with dask_executor(workers) as pool:
@@ -185,8 +200,10 @@ def _run_tasks(tasks: Sequence[tuple[Case, int]], size: RunSize, workers: int | 
             yield from pool.map(run_case, cases, seeds, repeat(size), repeat(folder))
 
 
-def run_case(case: Case, seed: int, size: RunSize, within: Path | None = None) -> Numbers:
-    """Simulate one case with one seed, in a temporary folder inside ``within`` or the default location."""
+def run_case(case: Case | ComputedCase, seed: int, size: RunSize, within: Path | None = None) -> Numbers:
+    """Simulate or compute one case with one seed, in a temporary folder inside ``within`` or the default location."""
+    if isinstance(case, ComputedCase):
+        return case.numbers(size.data, seed)
     setting = setting_of(case, seed, size)
     # The load would go on in reality, so the tail after the last arrival is not paid; bounds include it, though.
     paid_s = None if case.plain else setting.workload.span_s

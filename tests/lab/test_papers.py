@@ -165,7 +165,7 @@ def test_every_published_figure_has_cases_of_its_own_and_claims_that_can_be_read
     for figure in figures:
         labels = [case.label for case in figure.cases]
         assert len(set(labels)) == len(labels) > 1
-        some = {label: dict.fromkeys(_NUMBERS, 1.0 + at) for at, label in enumerate(labels)}
+        some = {label: dict.fromkeys({*_NUMBERS, *figure.columns}, 1.0 + at) for at, label in enumerate(labels)}
         for claim in figure.claims:
             assert isinstance(claim.ours(some), float)
             assert isinstance(claim.holds(claim.ours(some)), bool)

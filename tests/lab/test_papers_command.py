@@ -109,7 +109,7 @@ def test_results_that_are_not_a_folder_are_refused(lab: LabShell) -> None:
         (["--figure", "nosuch"], "unknown figure; known here: arq, "),
         (["--figure", "mapings"], "unknown figure; did you mean 'mappings'?"),
         (["quasar", "--figure", "mappings"], "none of these figures belongs to the selected chapters"),
-        (["tarcil"], "tarcil"),
+        (["borg"], "borg"),
         (["--no-run"], "there are no results to write a page from"),
     ],
 )
