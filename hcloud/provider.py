@@ -29,6 +29,7 @@ from hcloud.core.model import (
     Resources,
     UnitId,
 )
+from hcloud.core.resources import GpuDevice
 from hcloud.core.task_runs import TaskProgress, UnitTasks
 
 MOST_RESERVED = 1_000_000
@@ -384,6 +385,8 @@ class UnitSpec:
     """Path of an archive (tar) on the daemon's host, from the last checkpoint, unpacked over the work directory."""
     cpus: tuple[int, ...] = ()
     """The CPUs of its instance that it is pinned to; empty: any of them."""
+    gpus: tuple[int, ...] = ()
+    """The GPUs of its instance that it has to itself, by number from 0; it finds no others."""
     framework: Framework | None = None
     """The engine in which the command runs, on all ranks together."""
     addresses: tuple[str, ...] = ()
@@ -482,6 +485,8 @@ class WorkerReport:
     """A preemption notice that the instance itself received."""
     cpu_topology: CpuTopology | None = None
     """None: it reports none, or one that cannot be."""
+    gpus: tuple[GpuDevice, ...] = ()
+    """The GPUs that its driver shows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

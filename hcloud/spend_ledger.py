@@ -323,7 +323,7 @@ class SpendLedger:
         if machine is not None:
             share = max(_number(event, "vcpus") / machine.vcpus, _number(event, "memory_mib") / machine.memory_mib)
             since = max(event.at, machine.since) if machine.booked else event.at
-            share, job_id = min(1.0, share), event.job_id or ""
+            share, job_id = min(1.0, max(share, _number(event, "gpu_share"))), event.job_id or ""
             scopes = (user_scope(event.user or ""), *map(tag_scope, self.tags_of(job_id)))
             part = _CostShare(share=share, since=event.at, scopes=scopes, job_id=job_id)
             unit = _UnitMeter(job_id, event.instance_id or "", share, since, part)

@@ -18,6 +18,7 @@ from hcloud.core.model import (
     Correction,
     EventKind,
     FailureCause,
+    Gpus,
     Instance,
     InstanceState,
     InstanceType,
@@ -54,7 +55,8 @@ mappings = st.dictionaries(texts, texts, max_size=3)
 tags = st.dictionaries(words, words, max_size=3)
 numbers = st.integers(1, 10**6)
 
-resources = st.builds(Resources, vcpus=finite, memory_mib=st.integers(0, 2**40), disk_gib=finite)
+gpus = st.builds(Gpus, count=numbers, kind=texts, memory_gib=finite)
+resources = st.builds(Resources, vcpus=finite, memory_mib=st.integers(0, 2**40), disk_gib=finite, gpus=st.none() | gpus)
 targets = st.one_of(
     st.builds(BatchTarget, finish_by_at=maybe_moments, finish_within_s=st.none() | amounts),
     st.builds(ServiceTarget, requests_per_s=finite, latency_ms=finite, percentile=st.floats(0, 100)),
@@ -224,6 +226,7 @@ allocations = st.builds(
     relaunch=st.integers(0, 3),
     resized_from=st.none() | resources,
     cpus=cpu_sets,
+    gpus=cpu_sets,
     pinned_from=st.none() | cpu_sets,
     yielded_at=maybe_moments,
 )

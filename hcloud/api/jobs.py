@@ -29,6 +29,7 @@ from hcloud.core.dependencies import DependencyError, Ending, Upstream, holds, r
 from hcloud.core.errors import BadInput, ConfigError, NotFound, Refused
 from hcloud.core.model import JOB_ENDED, JOB_ON_INSTANCE, Job, JobSpec, JobState
 from hcloud.planner.due_times import critical_path
+from hcloud.planner.gpu_refusals import why_no_gpus
 from hcloud.planner.placement.room_reservation import PLANNED
 from hcloud.planner.run_times import forecast_line
 from hcloud.planner.text import seconds
@@ -131,6 +132,8 @@ def build_spec(context: ApiContext, caller: Caller, index: int, job: JobFile) ->
             context.check_secrets(caller.name, references)
         except BadInput as error:
             raise BadInput(f"body[{index}].job.{error}") from error
+    if spec.resources.gpus is not None and (problem := _why_no_gpus(context, spec)):
+        raise BadInput(f"body[{index}].job.resources.gpus: {problem}")
     if context.buckets is not None:
         # What it waits for, or another run of it, may only write them.
         exist = not spec.after and job.schedule is None
@@ -145,6 +148,16 @@ def build_spec(context: ApiContext, caller: Caller, index: int, job: JobFile) ->
             "PUT it to /v1/uploads first"
         )
     return spec
+
+
+def _why_no_gpus(context: ApiContext, spec: JobSpec) -> str:
+    """Return why no machine can have the GPUs of a job; empty: one can, or not all offers are known now."""
+    named = bool(spec.instance_types)
+    offers = [offer for offer in context.offers() if spec.may_run_on(offer.instance_type.name)]
+    providers = context.status().get("providers", {}).values()
+    if not providers or not all(each.get("offers") for each in providers):
+        return ""
+    return why_no_gpus(spec.resources.gpus, offers, named=named)
 
 
 def _dependencies(context: ApiContext, caller: Caller, specs: Sequence[JobSpec]) -> list[dict[Upstream, Ending]]:

@@ -266,8 +266,9 @@ class Applier:
         self.units.epoch = lease.epoch if lease is not None else 0
 
         def recording() -> Callable[[Transaction, Place], Intent]:
-            free = self._free({each.instance_id for action in actions for each in action.ranks})
-            return lambda txn, action: self.units.record_place(txn, action, free)
+            names = {each.instance_id for action in actions for each in action.ranks}
+            free, gpus_in_use = self._free(names), self.unit_index.gpus_in_use(names)
+            return lambda txn, action: self.units.record_place(txn, action, free, gpus_in_use)
 
         done, intents = self._record(actions, refused, lease, recording)
         self._drive(intents, self.units.drive_starts, lease)

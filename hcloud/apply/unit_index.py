@@ -6,7 +6,7 @@ the rows that changed since it last followed, not of all rows.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from hcloud.core.model import JOB_ON_INSTANCE, Allocation, Instance, InstanceState, Job, Resources
@@ -64,6 +64,16 @@ class UnitIndex:
         """Return the free resources of those of the named instances that are READY."""
         machines = [self.machines[name] for name in names if name in self.machines]
         return {each.id: self._left(each) for each in machines if each.state is InstanceState.READY}
+
+    def gpus_in_use(self, names: Iterable[str]) -> dict[str, set[int]]:
+        """Return the numbers of the GPUs that units hold, of each of the named instances."""
+        return {name: set(self._held_gpus(name)) for name in names}
+
+    def _held_gpus(self, name: str) -> Iterator[int]:
+        for attempt in [job.attempt for job in self.jobs_on(name)]:
+            for held in attempt.allocations if attempt is not None else ():
+                if held.instance_id == name and not held.released:
+                    yield from held.gpus
 
     def _left(self, machine: Instance) -> Resources:
         left, name = machine.capacity, machine.id

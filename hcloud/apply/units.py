@@ -33,9 +33,10 @@ from hcloud.core.model import (
     Resources,
     UnitId,
 )
+from hcloud.core.resources import free_gpus
 from hcloud.core.rows import replace_fields
 from hcloud.forecast.runtimes.prediction import RECORDED_IN
-from hcloud.planner.plan import Candidate, Place, Resize, StopAttempt, StopRank
+from hcloud.planner.plan import Candidate, Place, RankPlacement, Resize, StopAttempt, StopRank
 from hcloud.provider import ResizeResult, Runner, StartResult, UnitSpec
 from hcloud.secret_references import SecretReferences
 from hcloud.store import LeaderLease, Store, Transaction
@@ -74,17 +75,17 @@ class UnitActions:
     """Units that this process placed and that cannot have been sent to an instance, with the leader's epoch then."""
 
     # -------------------------------------------------------------------------------------------------------- starting
-    def record_place(self, txn: Transaction, action: Place, free: dict[str, Resources]) -> Intent:
+    def record_place(
+        self, txn: Transaction, action: Place, free: dict[str, Resources], gpus_in_use: Mapping[str, set[int]]
+    ) -> Intent:
         """Write the attempt and its start intent. ``free``: what is left on READY instances; it is reduced.
+        ``gpus_in_use``: numbers of the GPUs that units hold, by instance; those given now are added.
 
         Raises Refused if the job or an instance is no longer as the plan saw it.
         """
         job = txn.job(action.job_id)
         _refuse_unready(txn, job, action, free)
-        held = tuple(
-            Allocation(rank=r.rank, instance_id=r.instance_id, resources=r.resources, cpus=r.cpus or ())
-            for r in action.ranks
-        )
+        held = tuple(_allocation(txn, rank, gpus_in_use) for rank in action.ranks)
         attempt = _with_ranks(job, held, txn.now)
         more = job.state in JOB_ON_INSTANCE
         state = job.state if more else JobState.PLACED
@@ -106,6 +107,7 @@ class UnitActions:
                 **reason_fields(action.reason),
                 "attempt": attempt.id,
                 "allocations": [f"{a.instance_id}:{a.rank}:{a.resources.vcpus}:{a.resources.memory_mib}" for a in held],
+                **gpu_fields(held),
                 **predicted,
             },
             candidates=[_candidate_text(each) for each in action.candidates],
@@ -202,6 +204,7 @@ class UnitActions:
             restore=restore,
             tasks=unit_tasks(job),
             cpus=allocation.cpus,
+            gpus=allocation.gpus,
             framework=spec.framework,
             addresses=self._addresses(attempt) if spec.framework is not None else (),
         )
@@ -478,6 +481,7 @@ def _put_ranks(txn: Transaction, job: Job, changed: Sequence[Allocation], detail
             rank=held.rank,
             vcpus=held.resources.vcpus,
             memory_mib=held.resources.memory_mib,
+            **_gpu_share(txn.instance(held.instance_id), held),
             **pinned,
             detail=detail,
         )
@@ -506,6 +510,7 @@ def record_started(txn: Transaction, job: Job, rank: int, started_at: float) -> 
         rank=rank,
         vcpus=held.resources.vcpus,
         memory_mib=held.resources.memory_mib,
+        **_gpu_share(txn.instance(held.instance_id), held),
     )
     return job
 
@@ -573,6 +578,33 @@ def _with_ranks(job: Job, held: tuple[Allocation, ...], now: float) -> Attempt:
     return Attempt(
         id=f"{job.id}.{number}", number=number, placed_at=now, allocations=held, mark=f"{round(now * 1000):x}"
     )
+
+
+def _allocation(txn: Transaction, rank: RankPlacement, gpus_in_use: Mapping[str, set[int]]) -> Allocation:
+    """Return what a rank gets, the lowest free GPUs of its instance included, which count as in use from now on."""
+    gpus: tuple[int, ...] = ()
+    if rank.resources.gpus is not None:
+        taken = gpus_in_use[rank.instance_id]
+        count, wanted = txn.instance(rank.instance_id).capacity.gpu_count, rank.resources.gpu_count
+        gpus = free_gpus(count, taken, wanted)
+        if len(gpus) < wanted:
+            raise Refused(f"{rank.instance_id} has only {len(gpus)} GPUs left; {wanted} requested")
+        taken.update(gpus)
+    return Allocation(
+        rank=rank.rank, instance_id=rank.instance_id, resources=rank.resources, cpus=rank.cpus or (), gpus=gpus
+    )
+
+
+def gpu_fields(held: Sequence[Allocation]) -> Mapping[str, list[str]]:
+    """Return which GPUs ranks got, as ``inst:rank:0,1``, under the key of the event; nothing if none got any."""
+    given = [f"{a.instance_id}:{a.rank}:{cpu_list(a.gpus)}" for a in held if a.gpus]
+    return {"gpus": given} if given else {}
+
+
+def _gpu_share(instance: Instance, held: Allocation) -> Mapping[str, Any]:
+    """Return the part of its instance's GPUs that a rank holds, under the key of the event; nothing without GPUs."""
+    count = held.resources.gpu_count
+    return {"gpu_share": round(count / instance.capacity.gpu_count, 6)} if count else {}
 
 
 def _candidate_text(each: Candidate) -> str:

@@ -18,6 +18,7 @@ from hcloud.cli.output import price_age, span, usd, write_rows
 from hcloud.core.errors import BadInput
 from hcloud.core.model import Constraints, JobSpec, Market, Resources
 from hcloud.core.pricing import billed_s, cost_usd
+from hcloud.core.resources import resources_from
 
 COLUMNS = ("job", "provider", "region", "zone", "type", "market", ">vcpus", ">memory_mib", ">nodes", ">usd_per_h",
            ">minimum_usd", ">at_most_usd", ">age", "note")  # fmt: skip
@@ -41,6 +42,11 @@ class OfferQuery:
     """Whether spot machines are allowed."""
     max_runtime_s: float | None = None
     placement: Constraints | None = None
+
+    @property
+    def may_take_gpus(self) -> bool:
+        """Whether it may run on a rented machine with GPUs: it requests some, or names types."""
+        return self.need.gpus is not None or bool(self.types)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,7 +115,8 @@ def live(offers: Sequence[Mapping[str, Any]], query: OfferQuery) -> Iterator[Run
         place = query.placement
         if place is not None and not (place.accepts_zone(each["zone"]) and place.accepts_labels(labels)):
             continue
-        if not query.need.fits(Resources(**kind["capacity"])):
+        capacity = resources_from(kind["capacity"])
+        if not query.need.fits(capacity) or (capacity.gpus is not None and not query.may_take_gpus):
             continue
         left = each["available"]
         note = f"only {left} available" if left is not None and left < query.nodes else ""
@@ -131,13 +138,17 @@ def offline(query: OfferQuery) -> Iterator[RunOption]:
     catalog_query = CatalogQuery(
         vcpus=query.need.vcpus, memory_mib=query.need.memory_mib, types=query.types, plans=plans
     )
+    wanted = query.need.gpus
     for each in candidates(catalogue_in_force(), catalog_query):
+        if each.size.gpus < query.need.gpu_count or (each.size.gpus and not query.may_take_gpus):
+            continue
+        unknown = f"{each.size.gpus} GPUs of a kind not listed here" if wanted is not None else ""
         yield _option(
             query,
             place=(each.cloud, each.region, "", each.type, each.plan.value),
             size=(each.size.vcpus, each.size.memory_mib),
             price=(each.quote.usd_per_h, CATALOGUE_MINIMUM_S, each.quote.at),
-            note="burstable" if each.size.burstable else "",
+            note=unknown or ("burstable" if each.size.burstable else ""),
         )
 
 

@@ -20,6 +20,7 @@ _OPTIONS = (
     click.option("--vcpus", type=FiniteRange(), help="vCPUs per node; fractions are allowed."),
     click.option("--memory", help="Memory per node, such as 512MiB or 2GiB."),
     click.option("--disk", help="Disk per node, such as 20GiB."),
+    click.option("--gpus", help="GPUs per node: a number, or kind, memory and number: 2, l4, a100:80GB:2."),
     click.option("--nodes", help="Nodes: a number (all start together), or a range such as 2..8."),
     click.option("--array", help="Run a task for each id, such as 0-999%50 (at most 50 at once); see HCLOUD_TASK_ID."),
     click.option("--tasks-per-unit", type=int, help="Tasks of the array that run one after the other in one unit."),
@@ -139,7 +140,7 @@ def _where(path: Sequence[str | int]) -> str:
              "percentile": "--percentile", "priority": "--priority", "setup": "--setup", "zones": "--zone",
              "labels": "--label", "array": "--array", "apart_from": "--apart-from", "instance_types": "--type",
              "inputs": "--input", "outputs": "--outputs", "checkpoint": "--checkpoint", "after": "--after",
-             "cron": "--cron", "timezone": "--timezone",
+             "cron": "--cron", "timezone": "--timezone", "gpus": "--gpus",
              "tasks_per_unit": "--tasks-per-unit"}  # fmt: skip
     key = next((str(part) for part in reversed(path) if str(part) in named), "")
     return f"{key_path(tuple(path))} ({named[key]})" if key else key_path(tuple(path))
@@ -151,8 +152,10 @@ def _changes(mapping: Mapping[str, Any], flags: Mapping[str, Any]) -> dict[str, 
     target = _target(flags)
     if target is not None:
         changes["target"] = target
-    resources = {key: flags[key] for key in ("vcpus", "memory", "disk") if flags.get(key) is not None}
+    resources = {key: flags[key] for key in ("vcpus", "memory", "disk", "gpus") if flags.get(key) is not None}
     if resources:
+        if (gpus := resources.get("gpus")) is not None and gpus.isdigit():
+            resources["gpus"] = int(gpus)
         changes["resources"] = {**mapping.get("resources", {}), **resources}
     if flags.get("nodes") is not None:
         changes["nodes"] = int(flags["nodes"]) if flags["nodes"].isdigit() else flags["nodes"]

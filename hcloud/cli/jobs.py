@@ -23,7 +23,9 @@ from hcloud.cli.output import (
 )
 from hcloud.client.connection import Connection
 from hcloud.core.arrays import count_of, ids_text, parse_ids, split_reference
+from hcloud.core.cpu_topology import cpu_list
 from hcloud.core.errors import BadInput
+from hcloud.core.resources import Gpus
 
 ENDED = frozenset({"succeeded", "failed", "cancelled"})
 CANCELLED_COLUMNS = ("job", "name", "state", "cancelled_by")
@@ -228,6 +230,7 @@ def job_detail(job: dict[str, Any], now: float) -> list[tuple[str, str]]:
     spec, attempt = job["spec"], job["attempt"]
     need = spec["resources"]
     failures = f", failures: {', '.join(job['failures'])}" if job["failures"] else ""
+    gpus = f", {Gpus(**need['gpus']).words()}" if need.get("gpus") else ""
     lines = [
         ("job", f"{shown_id(job)} {spec['name']}" + (f" ({job['id']})" if job["task"] is not None else "")),
         ("user", spec["user"]),
@@ -237,7 +240,7 @@ def job_detail(job: dict[str, Any], now: float) -> list[tuple[str, str]]:
         ("outcome", job["outcome"]),
         ("command", " ".join(spec["command"])),
         ("target", target_text(spec["target"])),
-        ("needs", f"{need['vcpus']:g} vCPUs, {need['memory_mib']} MiB, {gib(need['disk_gib'])} disk"),
+        ("needs", f"{need['vcpus']:g} vCPUs, {need['memory_mib']} MiB, {gib(need['disk_gib'])} disk{gpus}"),
         ("nodes", str(spec["nodes"]["count"])),
         ("priority", str(spec["priority"])),
         ("tags", " ".join(f"{key}={value}" for key, value in spec["tags"].items())),
@@ -251,8 +254,15 @@ def job_detail(job: dict[str, Any], now: float) -> list[tuple[str, str]]:
         code = f", exit code {each['exit_code']}" if each["exit_code"] is not None else ""
         ended = f"ended {when(each['ended_at'])}{code}" if each["ended_at"] else "running"
         cause = f", {each['cause']}: {each['detail']}" if each["cause"] else f" {each['detail']}".rstrip()
-        lines.append((f"rank {each['rank']}", f"{attempt['id']} on {each['instance_id']}, {ended}{cause}"))
+        lines.append(
+            (f"rank {each['rank']}", f"{attempt['id']} on {each['instance_id']}{_gpu_words(each)}, {ended}{cause}")
+        )
     return [(name, text) for name, text in lines if text]
+
+
+def _gpu_words(allocation: dict[str, Any]) -> str:
+    gpus = allocation.get("gpus", ())
+    return f" (GPU{'s' if len(gpus) > 1 else ''} {cpu_list(gpus)})" if gpus else ""
 
 
 def target_text(target: dict[str, Any]) -> str:

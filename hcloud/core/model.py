@@ -20,6 +20,9 @@ from hcloud.core.dependencies import Dependency, Ending
 from hcloud.core.errors import InvalidTransition
 from hcloud.core.estimates import Reading
 from hcloud.core.failures import FailureCause as FailureCause
+from hcloud.core.resources import NOTHING as NOTHING
+from hcloud.core.resources import Gpus as Gpus
+from hcloud.core.resources import Resources as Resources
 from hcloud.core.rows import number_of, replace_fields
 from hcloud.core.task_runs import TaskRun
 
@@ -186,42 +189,6 @@ Target = BatchTarget | ServiceTarget | BestEffortTarget
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Resources:
-    """An amount of an instance's resources; ``vcpus`` may be fractional."""
-
-    vcpus: float = 1.0
-    memory_mib: int = 512
-    disk_gib: float = 1.0
-
-    def fits(self, other: Resources) -> bool:
-        """Return whether this amount fits into ``other``, with tolerance for rounding in vCPUs and disk."""
-        return (
-            self.vcpus <= other.vcpus + 1e-9
-            and self.memory_mib <= other.memory_mib
-            and self.disk_gib <= other.disk_gib + 1e-9
-        )
-
-    def plus(self, other: Resources) -> Resources:
-        """Return the sum."""
-        return Resources(
-            vcpus=self.vcpus + other.vcpus,
-            memory_mib=self.memory_mib + other.memory_mib,
-            disk_gib=self.disk_gib + other.disk_gib,
-        )
-
-    def minus(self, other: Resources) -> Resources:
-        """Return the difference; amounts may be negative."""
-        return Resources(
-            vcpus=self.vcpus - other.vcpus,
-            memory_mib=self.memory_mib - other.memory_mib,
-            disk_gib=self.disk_gib - other.disk_gib,
-        )
-
-
-NOTHING = Resources(vcpus=0.0, memory_mib=0, disk_gib=0.0)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Nodes:
     """On how many nodes a job runs."""
 
@@ -264,7 +231,7 @@ class JobSpec:
     command: tuple[str, ...]
     """Program and arguments."""
     target: Target
-    resources: Resources = Resources()
+    resources: Resources = field(default_factory=Resources)
     """What each rank requests."""
     nodes: Nodes = Nodes()
     image: str | None = None
@@ -341,10 +308,11 @@ class JobSpec:
         return 1.0 if not preferred or matches(type_name, preferred) else self.slower_elsewhere
 
     def may_use(self, offer: Offer) -> bool:
-        """Return whether the job may run on instances of ``offer``, by type, zone and labels."""
+        """Return whether the job may run on instances of ``offer``, by type, GPUs, zone and labels."""
         where = self.placement
         allowed = where is None or (where.accepts_zone(offer.zone) and where.accepts_labels(offer.labels))
-        return allowed and self.may_run_on(offer.instance_type.name)
+        kind_allowed = self.may_run_on(offer.instance_type.name)
+        return allowed and kind_allowed and offer.suits_gpus(self.resources.gpus, named=bool(self.instance_types))
 
 
 # ---------------------------------------------------------------------------------------------------------------- jobs
@@ -414,6 +382,8 @@ class Allocation:
     """The previous resources, until all workers of the job have confirmed their new limits."""
     cpus: tuple[int, ...] = ()
     """The CPUs of its instance on which it may run, as it was pinned or its worker last reported; empty: all."""
+    gpus: tuple[int, ...] = ()
+    """The GPUs of its instance that it has to itself, by number from 0; empty: it has none."""
     pinned_from: tuple[int, ...] | None = None
     """The CPUs before, until its worker has confirmed the new ones; None: it is not being pinned."""
     yielded_at: float | None = None
@@ -681,6 +651,14 @@ class Offer:
         """Identify the account limit: provider, region, name. Without a name, each market is taken to have its own."""
         return (self.provider, self.region, self.quota or self.market.value)
 
+    def suits_gpus(self, wanted: Gpus | None, *, named: bool) -> bool:
+        """Return whether jobs that request ``wanted`` GPUs may use it. Those that request none use instances with GPUs
+        only if these are paid for anyway, or their types are ``named``: they cost more."""
+        has = self.instance_type.capacity.gpus
+        if wanted is not None:
+            return has is not None and wanted.accepts(has)
+        return has is None or named or self.market is Market.RESERVED
+
     @property
     def labels(self) -> Mapping[str, str]:
         """Labels of its instances: those of the type, and ``provider``, ``region``, ``type`` and ``market``."""
@@ -815,21 +793,24 @@ class Intent:
 class EventKind(StrEnum):
     """Kinds of entries in the audit log. The comments list the keys of ``Event.fields`` that reports rely on."""
 
-    JOB_SUBMITTED = "job_submitted"  # name, tags, target_kind, vcpus, memory_mib, nodes, priority, features (what
-    #                       predicts its run time; empty: it is not predicted); target fields; of an array: tasks
-    #                       (how many); of a task, when it is made: array, task (its id), submitted_at; of a job
-    #                       that waits for others: after ("job-7:succeeded")
+    JOB_SUBMITTED = "job_submitted"  # name, tags, target_kind, vcpus, memory_mib, gpus (in words, if any), nodes,
+    #                       priority, features (what predicts its run time; empty: it is not predicted); target fields;
+    #                       of an array: tasks (how many); of a task, when it is made: array, task (its id),
+    #                       submitted_at; of a job that waits for others: after ("job-7:succeeded")
     JOB_STATE = "job_state"  # from, to, code, text (+ numbers of the reason)
     JOB_FINISHED = "job_finished"  # state, outcome, deadline_at, target_met (bool|None), run_s, queue_s, attempts,
     #                       stopped (bool: it would have run longer), features (as in job_submitted); of a task: array
-    ATTEMPT_PLACED = "attempt_placed"  # attempt, allocations: "inst:rank:vcpus:memory_mib", code, text, candidates:
+    ATTEMPT_PLACED = "attempt_placed"  # attempt, allocations: "inst:rank:vcpus:memory_mib", code, text, gpus (if
+    #                       any): "inst:rank:0-1", candidates:
     #                       "type column market|usd_per_h of a rank|predicted|low|high|rejection", the chosen first;
     #                       run_time (if one was predicted): source, likely_s, quantiles_s
-    UNIT_STARTED = "unit_started"  # attempt, rank, vcpus, memory_mib
+    UNIT_STARTED = "unit_started"  # attempt, rank, vcpus, memory_mib, gpu_share (of its instance's GPUs, 0..1)
     UNIT_ENDED = "unit_ended"  # attempt, rank, exit_code, cause, detail, started_at, cpu_s, memory_mib_max
     TASKS_ENDED = "tasks_ended"  # of an array: attempt (of the task that leads the run), unit, ended: "first-last|
     #                       started_at|ended_at|exit_code|cause" by position; ids: those of these tasks
-    UNIT_RESIZED = "unit_resized"  # attempt, rank, vcpus, memory_mib; cpus ("0-3,8"; "": any) if it is pinned
+    UNIT_RESIZED = (
+        "unit_resized"  # attempt, rank, vcpus, memory_mib, gpu_share; cpus ("0-3,8"; "": any) if it is pinned
+    )
     TARGET_MISSED = "target_missed"  # attempt, code (met: no longer), text, by, measured, wanted
     CORRECTION = "correction"  # attempt, step, code, text, measured, wanted and other numbers of the reason
     SAMPLE = "sample"  # attempt, rank, cpu_s, memory_mib, read_mib, written_mib, progress, requests_per_s,
@@ -843,7 +824,7 @@ class EventKind(StrEnum):
     INSTANCE_REQUESTED = "instance_requested"  # provider, region, zone, type, market, price_usd_per_h, priced_at,
     #                         vcpus, memory_mib, billing_minimum_s, on_demand_usd_per_h, expires_at, code, text
     INSTANCE_LAUNCHED = "instance_launched"  # provider_id, launched_at (billing starts), price_usd_per_h
-    INSTANCE_READY = "instance_ready"  # boot_s, isolation, cpus (sockets, cores, caches and nodes in words)
+    INSTANCE_READY = "instance_ready"  # boot_s, isolation, cpus (sockets, cores, caches and nodes), gpus (in words)
     INSTANCE_STATE = "instance_state"  # from, to, code, text
     INSTANCE_RENEWED = "instance_renewed"  # expires_at
     INSTANCE_PRICE = "instance_price"  # price_usd_per_h (spot prices move); market, if its commitment has ended

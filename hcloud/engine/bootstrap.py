@@ -47,12 +47,17 @@ class Bootstrap:
     """``pids_max``, ``max_log_mib``, ``max_workdir_mib``, ``readonly_paths`` (``:``-separated, visible to units),
     ``preempt_file`` (its appearance is a preemption notice), ``notice`` (``ec2`` or ``gce``: the
     metadata service to watch), ``heed_rebalance`` (``yes``: a rebalance recommendation counts as a notice),
-    ``metadata_url``."""
+    ``metadata_url``, ``gpu_root`` (below it are the device nodes of GPUs and what the driver says of them)."""
 
     @property
     def readonly_paths(self) -> tuple[str, ...]:
         """Further paths of this machine that units see."""
         return tuple(path for path in self.settings.get("readonly_paths", "").split(":") if path)
+
+    @property
+    def gpu_root(self) -> Path:
+        """Below which ``dev`` and ``proc`` are that show the GPUs."""
+        return Path(self.settings.get("gpu_root", "/"))
 
     def number(self, name: str, default: int) -> int:
         """Return a numeric setting."""

@@ -24,11 +24,13 @@ from typing import Any
 from hcloud.core.clock import Clock, SystemClock
 from hcloud.core.errors import InputsFailed, UnitRefused, defect_text
 from hcloud.core.model import FailureCause
+from hcloud.core.resources import GpuDevice
 from hcloud.core.task_runs import UnitTasks
 from hcloud.engine import gang_launcher, launch, profiling
 from hcloud.engine.archive import EXPANSION_MAX, unpack
 from hcloud.engine.bootstrap import Bootstrap
 from hcloud.engine.cpu_report import pin_each, usable_cpus
+from hcloud.engine.gpus import devices_of, gpu_environment
 from hcloud.engine.idle_keepers import GivenUnit, next_unit
 from hcloud.engine.images import image_environment, mount_image, unmount_image
 from hcloud.engine.launch import Entrance, RunningCommand
@@ -149,7 +151,13 @@ class Keeper:
             readonly=self._bootstrap.readonly_paths,
             prepared=prepared,
             image_root=image_root,
+            devices=devices_of(self._bootstrap.gpu_root, self._gpus),
         )
+
+    @property
+    def _gpus(self) -> list[GpuDevice]:
+        """The unit's GPUs, of which the supervisor has checked that they are there."""
+        return [self._isolation.gpus[number] for number in self._spec.gpus]
 
     def _bounds(self) -> Bounds:
         resources, pids, profile = self._spec.resources, self._bootstrap.number("pids_max", 1024), self._spec.profile
@@ -395,7 +403,8 @@ class Keeper:
             "HCLOUD_VCPUS": f"{resources.vcpus:g}",
             "HCLOUD_MEMORY_MIB": str(resources.memory_mib),
         }
-        return ours | dict(self._spec.env) | {"HCLOUD_UNIT_MARK": self._unit.mark}
+        gpus = gpu_environment(self._isolation.gpus, self._gpus, is_sandboxed=self._isolation.bwrap is not None)
+        return ours | dict(self._spec.env) | {**gpus, "HCLOUD_UNIT_MARK": self._unit.mark}
 
     # ---------------------------------------------------------------------------------------------------------- watch
     def _watch(self, running: RunningCommand | Measurement) -> None:

@@ -29,6 +29,7 @@ from hcloud.engine.changes import DirectoryWatch
 from hcloud.engine.channel import CONNECT, agent_options
 from hcloud.engine.cpu_report import read_topology, usable_cpus
 from hcloud.engine.credential import Credential
+from hcloud.engine.gpus import find_gpus
 from hcloud.engine.output import read_output
 from hcloud.engine.outputs import UnitOutputs
 from hcloud.engine.unit import UnitDirectories, read_json
@@ -71,6 +72,7 @@ class LinkHost:
         self._ended: dict[str, dict[str, Any]] = {}  # an ended unit never changes: read once
         self._commands = UnitCommands("bwrap" in isolation, "seccomp" in isolation, cgroup)
         self._cpu_topology = read_topology(usable_cpus(bootstrap.cpus))
+        self._gpus = [[each.number, each.kind, each.memory_mib] for each in find_gpus(bootstrap.gpu_root)]
 
     def report(self) -> dict[str, Any]:
         """Return a WorkerReport on the wire, read from the disk."""
@@ -87,6 +89,7 @@ class LinkHost:
             "isolation": self._isolation,
             "preempt_at": self.preempt_at(),
             "cpu_topology": self._cpu_topology,
+            "gpus": self._gpus,
         }
 
     def preempt_at(self) -> float | None:

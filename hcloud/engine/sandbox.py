@@ -16,8 +16,10 @@ from typing import Any
 
 from hcloud.core.errors import UnitRefused
 from hcloud.core.processes import reap
+from hcloud.core.resources import GpuDevice
 from hcloud.engine import leftovers
 from hcloud.engine.bootstrap import Bootstrap
+from hcloud.engine.gpus import find_gpus
 from hcloud.engine.limits import find_instance_cgroup, remove_found_cgroup
 from hcloud.engine.prepared_roots import READONLY_FILES, READONLY_TREES, PreparedRoot, account_files
 from hcloud.engine.syscall_filter import syscall_filter
@@ -56,6 +58,8 @@ class Isolation:
     """Whether sources of interference can be generated for profiling runs."""
     filters_calls: bool = False
     """Whether the sandbox refuses system calls (``syscall_filter``)."""
+    gpus: tuple[GpuDevice, ...] = ()
+    """The machine's GPUs; a unit's are among them, by position."""
     lacks: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -110,6 +114,7 @@ def detect(bootstrap: Bootstrap) -> Isolation:
         pinned=bool(bootstrap.cpus),
         stress_ng=stress_ng,
         filters_calls=filters_calls,
+        gpus=find_gpus(bootstrap.gpu_root),
         lacks=lacks,
     )
 
@@ -152,6 +157,8 @@ class Cell:
     image_root: Path | None = None
     image_is_shared: bool = False
     """Whether several commands run on the same ``image_root``, one after the other: none may change it."""
+    devices: tuple[tuple[str, str], ...] = ()
+    """Device nodes of this machine that it gets beside the usual ones, each with where it finds them."""
 
     @property
     def workdir(self) -> str:
@@ -197,10 +204,12 @@ class Cell:
         user = [] if self.isolation.root else ["--unshare-user", "--uid", str(self.uid), "--gid", str(self.uid)]
         network = ["--unshare-net"] if self.network == "none" else []
         calls = ["--seccomp", str(FILTER_FD)] if self.isolation.filters_calls else []
+        devices = [word for source, place in self.devices for word in ("--dev-bind", source, place)]
         return [
             str(self.isolation.bwrap), *user, *calls, "--unshare-pid", "--unshare-ipc", "--unshare-uts",
             "--unshare-cgroup-try", *network,
             "--die-with-parent", "--hostname", "unit", *self._file_system(), "--proc", "/proc", "--dev", "/dev",
+            *devices,
             "--bind", str(self.root / "job"), "/job", "--bind", str(self.root / "home"), "/home/job",
             "--bind", str(self.root / "tmp"), "/tmp", *self._shared_image(), "--chdir", "/job",
         ]  # fmt: skip

@@ -11,8 +11,9 @@ from hcloud.core.arrays import TASKS_MOST
 from hcloud.core.cpu_topology import CpuTopology, cpus_from, topology_from
 from hcloud.core.errors import UnitRefused, WorkerUnreachable
 from hcloud.core.estimates import Findings, Measure, Reading
-from hcloud.core.model import Checkpoint, FailureCause, MetricsHook, ProfileRequest, ProgressHook, Resources
+from hcloud.core.model import Checkpoint, FailureCause, MetricsHook, ProfileRequest, ProgressHook
 from hcloud.core.plain import to_plain
+from hcloud.core.resources import GpuDevice, devices_from, resources_from
 from hcloud.core.task_runs import DETAIL_CHARACTERS_MOST, RUN_TASKS_MOST, TaskEnds, TaskProgress, UnitTasks
 from hcloud.provider import (
     CommandResult,
@@ -44,10 +45,12 @@ def unit_to_wire(spec: UnitSpec) -> dict[str, Any]:
     plain: dict[str, Any] = to_plain(spec) | {"env": dict(spec.env), "workdir": None}
     del plain["refusal"], plain["refusal_cause"], plain["secrets"], plain["restore"]
     plain["inputs"] = INPUTS if spec.inputs is not None else None
-    newer = ("inputs", "outputs", "bucket_outputs", "checkpoint", "cpus", "tasks", "framework", "addresses")
+    newer = ("inputs", "outputs", "bucket_outputs", "checkpoint", "cpus", "gpus", "tasks", "framework", "addresses")
     for name in newer:  # nor do they know these
         if not plain[name]:
             del plain[name]
+    if spec.resources.gpus is None:
+        del plain["resources"]["gpus"]
     return plain
 
 
@@ -75,7 +78,8 @@ def unit_from_wire(plain: Mapping[str, Any]) -> UnitSpec:
         "tasks": _tasks_from_wire(plain["tasks"]) if plain.get("tasks") is not None else None,
         "addresses": tuple(plain.get("addresses", ())),
         "checkpoint": Checkpoint(**checkpoint) if checkpoint is not None else None,
-        "resources": Resources(**plain["resources"]),
+        "gpus": tuple(plain.get("gpus", ())),
+        "resources": resources_from(plain["resources"]),
         "progress": ProgressHook(**progress) if progress is not None else None,
         "metrics": metrics,
         "profile": _request_from_wire(profile) if profile is not None else None,
@@ -208,6 +212,7 @@ def report_from_wire(instance_id: str, plain: Mapping[str, Any]) -> WorkerReport
         isolation=tuple(plain["isolation"]),
         preempt_at=plain["preempt_at"],
         cpu_topology=_topology_from_wire(plain.get("cpu_topology")),
+        gpus=_gpus_from_wire(plain.get("gpus", ())),
     )
 
 
@@ -217,6 +222,14 @@ def _topology_from_wire(rows: object) -> CpuTopology | None:
         return topology_from(rows)
     except ValueError:
         return None
+
+
+def _gpus_from_wire(rows: object) -> tuple[GpuDevice, ...]:
+    """Return what a machine says of its GPUs; none where it says nothing (an agent of before) or what cannot be."""
+    try:
+        return devices_from(rows)
+    except ValueError:
+        return ()
 
 
 def command_result_from_wire(plain: Mapping[str, Any]) -> CommandResult:

@@ -18,7 +18,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -290,6 +290,7 @@ class WorkerSupervisor:
             raise UnitRefused(why)
         refuse_unsafe(spec, self._isolation, self._bootstrap.isolation)
         self._cpus_asked(spec.cpus)
+        self._refuse_absent_gpus(spec.gpus)
         if spec.profile is not None and self._profile is None:
             raise UnitRefused("this worker was started without a profiler")
         archives = dict[str, Path]()
@@ -322,11 +323,27 @@ class WorkerSupervisor:
         self._is_cold = True
         return {"started": "now"}
 
+    def _refuse_absent_gpus(self, gpus: Sequence[int]) -> None:
+        """Raise UnitRefused if the machine does not have these GPUs, or another unit runs on one of them."""
+        if not gpus:
+            return
+        there = range(len(self._isolation.gpus))
+        if absent := cpu_list(set(gpus).difference(there)):
+            seen = f"its driver shows {len(there)}" if there else "its driver shows none; is it in the machine's image?"
+            raise UnitRefused(f"there is no GPU {absent}: {seen}")
+        running = [spec for unit, spec in self._live_specs() if not unit.ended]
+        used = {number for spec in running for number in spec.get("unit", {}).get("gpus", ())}
+        if in_use := cpu_list(used.intersection(gpus)):
+            raise UnitRefused(f"another unit runs on GPU {in_use}")
+
+    def _live_specs(self) -> Iterator[tuple[Unit, dict[str, Any]]]:
+        for unit in (Unit(self._units.path / unit_id) for unit_id in self._live):
+            yield unit, unit.read("spec.json") or {}
+
     def _free_uid(self) -> int:
         if not self._isolation.root:
             return os.getuid()
-        specs = (Unit(self._units.path / unit_id).read("spec.json") or {} for unit_id in self._live)
-        taken = {spec.get("uid") for spec in specs}
+        taken = {spec.get("uid") for _, spec in self._live_specs()}
         base = self._bootstrap.unit_uid_base
         free = next((uid for uid in range(base, base + UID_RANGE) if uid not in taken), None)
         if free is None:

@@ -371,6 +371,7 @@ class FakeRunner:
             refusal = f"{spec.resources} do not fit {spec.instance_id} with {machine.capacity}"
         if not refusal and (absent := _absent(spec.cpus, machine)):
             refusal = f"{spec.instance_id} has no CPUs {absent}"
+        refusal = refusal or self._refused_gpus(spec, machine)
         fault = self._faults.pop(0) if self._faults else None
         if refusal or fault is StartFault.REFUSE:
             fresh[spec.id] = refused = _refused_fence(spec, refusal or "refused", self._now)
@@ -382,6 +383,15 @@ class FakeRunner:
                 id=spec.id, instance_id=spec.instance_id, spec=spec, started_at=self._now, speed=machine.quality
             )
         return StartResult(outcome="started" if fault is None else "unknown", detail=fault or "")
+
+    def _refused_gpus(self, spec: UnitSpec, machine: SimulatedMachine) -> str:
+        """Return why a machine does not give a unit its GPUs; empty: it does."""
+        if absent := cpu_list(set(spec.gpus).difference(range(machine.capacity.gpu_count))):
+            return f"{spec.instance_id} has no GPUs {absent}"
+        others = [life.unit for life in self._on[spec.instance_id].values() if not life.ended(self._now)]
+        used = {number for each in others if each.spec is not None for number in each.spec.gpus}
+        in_use = cpu_list(used.intersection(spec.gpus))
+        return f"GPUs {in_use} of {spec.instance_id} are in use" if in_use else ""
 
     def _bounded(
         self,

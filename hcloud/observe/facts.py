@@ -23,6 +23,7 @@ from hcloud.apply.units import record_started
 from hcloud.core.cpu_topology import CpuTopology
 from hcloud.core.estimates import Classification, Findings
 from hcloud.core.model import EventKind, FailureCause, Instance, InstanceState, Job, JobId, Market, Reason
+from hcloud.core.resources import devices_words
 from hcloud.core.rows import replace_fields
 from hcloud.core.task_runs import TaskProgress
 from hcloud.provider import ExitRecord, WorkerReport
@@ -88,6 +89,8 @@ def instance_registered(instance: Instance, worker: WorkerReport, now: float) ->
             seen: dict[str, Any] = {"boot_s": boot_s, "isolation": list(worker.isolation)}
             if cpus is not None:
                 seen["cpus"] = cpus.words()
+            if worker.gpus or fresh.capacity.gpus is not None:
+                seen["gpus"] = devices_words(worker.gpus) or "no GPUs"
             txn.emit(EventKind.INSTANCE_READY, instance_id=instance.id, **seen)
 
         yield ready

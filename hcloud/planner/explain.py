@@ -109,6 +109,7 @@ def _submitted(event: Event) -> Iterator[TimelineStep]:
     elif f.get("tasks"):
         text += f", {counted(int(_number(event, 'tasks') or 0), 'task')}"
     text += f", {_number(event, 'vcpus') or 0.0:g} vCPU, {f.get('memory_mib')} MiB"
+    text += f", {f['gpus']}" if f.get("gpus") else ""
     text += f", {counted(int(_number(event, 'nodes') or 1), 'node')}, priority {f.get('priority')}"
     text += f"; {f['waits']}" if f.get("waits") else ""
     yield _line(event, "submitted", text)
@@ -170,9 +171,10 @@ def _requested(event: Event) -> Iterator[TimelineStep]:
 
 
 def _ready(event: Event) -> Iterator[TimelineStep]:
-    boot_s, cpus = _number(event, "boot_s"), event.fields.get("cpus")
+    boot_s = _number(event, "boot_s")
+    has = [str(event.fields[name]) for name in ("cpus", "gpus") if event.fields.get(name)]
     text = f"{event.instance_id} is ready" + (f" after {seconds(boot_s)}" if boot_s else "")
-    yield _line(event, "machine_ready", text + (f"; it has {cpus}" if cpus else ""))
+    yield _line(event, "machine_ready", text + (f"; it has {', '.join(has)}" if has else ""))
 
 
 def _placed(event: Event) -> Iterator[TimelineStep]:
@@ -183,6 +185,9 @@ def _placed(event: Event) -> Iterator[TimelineStep]:
     candidates = [_candidate_words(str(each)) for each in given] if isinstance(given, list | tuple) else []
     text += f"; chosen: {candidates[0]}" if candidates else ""
     text += f"; alternatives: {', '.join(candidates[1:])}" if candidates[1:] else ""
+    given = event.fields.get("gpus")
+    gpus = [str(each).split(":") for each in given] if isinstance(given, list | tuple) else []
+    text += "".join(f"; GPU {numbers} of {name} for rank {rank}" for name, rank, numbers in gpus)
     yield _line(event, "placed", text)
 
 
@@ -316,5 +321,5 @@ def _periods_held(
         if concerns and (event.fields.get("attempt"), event.fields.get("rank")) == rank:
             yield since, event.at, held
             vcpus, memory_mib = _number(event, "vcpus") or 0.0, _number(event, "memory_mib") or 0.0
-            since, held = event.at, Resources(vcpus=vcpus, memory_mib=int(memory_mib), disk_gib=0.0)
+            since, held = event.at, Resources(vcpus=vcpus, memory_mib=int(memory_mib), disk_gib=0.0, gpus=held.gpus)
     yield since, ended.at, held

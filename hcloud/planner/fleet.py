@@ -1,7 +1,7 @@
 """The live instances as arrays: their capacity, what is free, and which may be used.
 
-Amounts are float arrays of shape ``(3, N)`` over the N live instances by number; the rows are vCPUs, memory in MiB and
-disk in GiB. Masks have shape ``(N,)``. All of it is scratch space of one ``make_plan`` call.
+Amounts are float arrays of shape ``(4, N)`` over the N live instances by number; the rows are vCPUs, memory in MiB,
+disk in GiB and GPUs. Masks have shape ``(N,)``. All of it is scratch space of one ``make_plan`` call.
 """
 
 from __future__ import annotations
@@ -14,7 +14,18 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from hcloud.core.model import Allocation, Instance, InstanceId, InstanceState, Job, JobId, Market, Offer, Resources
+from hcloud.core.model import (
+    Allocation,
+    Gpus,
+    Instance,
+    InstanceId,
+    InstanceState,
+    Job,
+    JobId,
+    Market,
+    Offer,
+    Resources,
+)
 from hcloud.core.rows import by_number, row_changes
 from hcloud.planner.cache import PlanCache
 from hcloud.planner.occupancy import Occupancy, Residents
@@ -33,8 +44,14 @@ is."""
 
 
 def vector(resources: Resources) -> Amounts:
-    """Return ``resources`` as an array of shape ``(3,)``."""
-    return np.array((resources.vcpus, resources.memory_mib, resources.disk_gib), dtype=np.float64)
+    """Return ``resources`` as an array of shape ``(4,)``."""
+    return np.array(amounts_of(resources), dtype=np.float64)
+
+
+def amounts_of(resources: Resources) -> tuple[float, float, float, float]:
+    """Return ``resources`` as plain numbers: vCPUs, MiB, GiB of disk, GPUs."""
+    gpus = float(resources.gpu_count)
+    return (float(resources.vcpus), float(resources.memory_mib), float(resources.disk_gib), gpus)
 
 
 class MachineKinds(NamedTuple):
@@ -83,7 +100,7 @@ class _MachineFacts(NamedTuple):
 
     size: tuple[str, float]
     shape: OfferShape
-    capacity: tuple[float, float, float]
+    capacity: tuple[float, float, float, float]
     steady: bool
     reserved: bool
     price_usd_per_h: float
@@ -94,7 +111,7 @@ def _machine_facts(offer: Offer) -> _MachineFacts:
     return _MachineFacts(
         size=(shape[0], float(kind.capacity.vcpus)),
         shape=shape,
-        capacity=(float(kind.capacity.vcpus), float(kind.capacity.memory_mib), float(kind.capacity.disk_gib)),
+        capacity=amounts_of(kind.capacity),
         steady=market is not Market.SPOT,
         reserved=market is Market.RESERVED,
         price_usd_per_h=offer.price_usd_per_h,
@@ -220,9 +237,9 @@ class Fleet:
         self.capacity: Amounts = facts.capacity
         # One array for both, so that a search compares them in one operation.
         self._left: Amounts = np.concatenate((baseline.free, baseline.free))
-        self.free = self._left[:3]
+        self.free = self._left[:4]
         """What no unit holds now."""
-        self.room = self._left[3:]
+        self.room = self._left[4:]
         """What may still be promised: free, plus what stopping units will release, less what is claimed or held for
         jobs. A unit can start where both suffice."""
         self.load: Amounts = 1.0 - self.free[0] / np.maximum(self.capacity[0], SLACK)
@@ -242,6 +259,9 @@ class Fleet:
         # At equal load prefer a reserved instance, which is paid for anyway.
         self._tie: Amounts = np.where(self.reserved, 0.0, _TIE)
         self._of_types: dict[tuple[str, ...], Mask] = {}
+        self._of_kinds: dict[tuple[tuple[str, ...], Gpus | None], Mask] = {}
+        self.has_gpus = bool(self.capacity[3].any())
+        """Whether any instance has GPUs."""
         self.type_columns = facts.type_columns
         """The distinct types, as ``<provider>/<type>``."""
         self.type_at = facts.type_at
@@ -285,6 +305,18 @@ class Fleet:
             known = self._of_types[patterns] = np.array(named, dtype=np.bool_)[self.type_at]
         return known
 
+    def of_kinds(self, patterns: tuple[str, ...], gpus: Gpus | None) -> Mask:
+        """Return which instances are :meth:`of_types` and suit jobs that request ``gpus``
+        (:meth:`hcloud.core.model.Offer.suits_gpus`)."""
+        known = self._of_kinds.get((patterns, gpus))
+        if known is None:
+            known = self.of_types(patterns)
+            if self.has_gpus or gpus is not None:
+                suit = [each.offer.suits_gpus(gpus, named=bool(patterns)) for each in self.instances]
+                known = known & np.array(suit, dtype=np.bool_)
+            self._of_kinds[patterns, gpus] = known
+        return known
+
     def others_than(self, names: Sequence[InstanceId]) -> Mask:
         """Return which instances are not in ``names``."""
         others: Mask = np.ones(len(self.instances), dtype=np.bool_)
@@ -307,27 +339,26 @@ class Fleet:
 
     def fitting(self, demand: Amounts, among: Mask) -> Mask:
         """Return which instances of ``among`` have room for ``demand`` now or when stopping units have ended."""
-        cpu, memory, disk = demand - SLACK
+        cpu, memory, disk, gpus = demand - SLACK
         fits: Mask = among & (self.room[0] >= cpu) & (self.room[1] >= memory) & (self.room[2] >= disk)
-        return fits
+        return fits & (self.room[3] >= gpus) if gpus > 0.0 else fits
 
     def fitting_now(self, demand: Amounts, among: Mask) -> Mask:
         """Return which instances of ``among`` have room for ``demand`` now."""
-        enough = self._left.reshape(2, 3, -1) >= (demand - SLACK).reshape(3, -1)
-        fits: Mask = among & np.logical_and.reduce(enough.reshape(6, -1), axis=0)
+        enough = self._left.reshape(2, 4, -1) >= (demand - SLACK).reshape(4, -1)
+        fits: Mask = among & np.logical_and.reduce(enough.reshape(8, -1), axis=0)
         return fits
 
     def have_room_now(self, places: Places, demands: Amounts) -> Mask:
-        """Return :meth:`fitting_now` for the instances ``places``, with a demand for each, shape ``(3, n)``."""
+        """Return :meth:`fitting_now` for the instances ``places``, with a demand for each, shape ``(4, n)``."""
         need, free, room = demands - SLACK, self.free.take(places, axis=1), self.room.take(places, axis=1)
         fits: Mask = np.logical_and.reduce((free >= need) & (room >= need), axis=0)
         return fits
 
     def has_room(self, at: int, demand: Amounts) -> bool:
         """Return :meth:`fitting` for one instance."""
-        cpu, memory, disk = self.room[:, at].tolist()
-        wanted = demand.tolist()
-        return bool(cpu >= wanted[0] - SLACK and memory >= wanted[1] - SLACK and disk >= wanted[2] - SLACK)
+        room = self.room[:, at].tolist()
+        return all(has >= wanted - SLACK for has, wanted in zip(room, demand.tolist(), strict=True))
 
     def large_enough(self, demand: Amounts) -> Mask:
         """Return which instances would have room for ``demand`` if they were empty."""
@@ -363,12 +394,12 @@ class Fleet:
         self.load[at] -= demand[0] / max(self.capacity[0, at], SLACK)
 
     def fits_somewhere(self, demands: Amounts, among: Mask) -> Mask:
-        """Return for each of ``demands``, shape ``(G, 3)``, whether it fits on any instance of ``among``."""
+        """Return for each of ``demands``, shape ``(G, 4)``, whether it fits on any instance of ``among``."""
         return fits_any(demands, self.room[:, among].T)
 
 
 def fits_any(demands: Amounts, rooms: Amounts) -> Mask:
-    """Return for each row of ``demands`` whether it fits into some row of ``rooms``; both have three columns.
+    """Return for each row of ``demands`` whether it fits into some row of ``rooms``; both have four columns.
 
     If there are very many pairs, only rooms that no other room exceeds in every column are compared.
     """
@@ -376,8 +407,10 @@ def fits_any(demands: Amounts, rooms: Amounts) -> Mask:
     if len(demands) * len(rooms) > _PAIRS_AT_ONCE:  # in a full cluster most rooms are too small for every demand
         rooms = rooms[np.logical_and.reduce(rooms + SLACK >= demands.min(axis=0), axis=1)]
     if len(demands) * len(rooms) <= _PAIRS_AT_ONCE:
-        (vcpus, memory_mib, disk_gib), wanted = (rooms + SLACK).T, demands[:, :, None]
+        (vcpus, memory_mib, disk_gib, gpus), wanted = (rooms + SLACK).T, demands[:, :, None]
         pairs = (wanted[:, 0] <= vcpus) & (wanted[:, 1] <= memory_mib) & (wanted[:, 2] <= disk_gib)
+        if demands[:, 3].any():
+            pairs &= wanted[:, 3] <= gpus
         fits = np.logical_or.reduce(pairs, axis=1)
         return fits
     fits = np.zeros(len(demands), dtype=np.bool_)
@@ -387,17 +420,17 @@ def fits_any(demands: Amounts, rooms: Amounts) -> Mask:
 
 
 def skyline(points: Amounts) -> Amounts:
-    """Return the rows of ``points``, shape ``(N, 3)``, that no other row equals or exceeds in all three columns."""
+    """Return the rows of ``points``, shape ``(N, 4)``, that no other row equals or exceeds in all four columns."""
     kept: list[Amounts] = []
     ordered = np.unique(points, axis=0)[::-1]  # descending by vCPUs, so no later row exceeds an earlier one in them
-    highest: Amounts = np.empty((0, 2))
+    highest: Amounts = np.empty((0, 3))
     for point in ordered:
         if not (highest >= point[1:]).all(axis=1).any():
             kept.append(point)
             highest = np.vstack((highest, point[1:]))
-    return np.array(kept).reshape(-1, 3)
+    return np.array(kept).reshape(-1, 4)
 
 
-def _columns(amounts: Sequence[tuple[float, float, float]]) -> Amounts:
-    flat = np.fromiter(chain.from_iterable(amounts), np.float64, 3 * len(amounts))
-    return np.ascontiguousarray(flat.reshape(-1, 3).T)
+def _columns(amounts: Sequence[tuple[float, float, float, float]]) -> Amounts:
+    flat = np.fromiter(chain.from_iterable(amounts), np.float64, 4 * len(amounts))
+    return np.ascontiguousarray(flat.reshape(-1, 4).T)

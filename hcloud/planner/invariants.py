@@ -54,6 +54,7 @@ def check_invariants(snapshot: Snapshot, policy: Policy | None = None) -> list[s
         violations += _job(job, by_id)
     violations += _profiling(snapshot.jobs)
     violations += _fit(snapshot.jobs, by_id)
+    violations += _gpus(snapshot.jobs, by_id)
     violations += _demands(snapshot.jobs, by_id)
     for instance in snapshot.instances:
         violations += _instance(instance)
@@ -173,11 +174,29 @@ def _fit(jobs: Sequence[Job], by_id: Mapping[str, Instance]) -> list[str]:
     ]
 
 
+def _gpus(jobs: Sequence[Job], by_id: Mapping[str, Instance]) -> Iterator[str]:
+    """Each GPU is one that its instance has, of a kind that was requested, and held by one unit."""
+    given: defaultdict[str, Counter[int]] = defaultdict(Counter)
+    for job in jobs:
+        for part in job.attempt.allocations if job.attempt is not None else ():
+            has, wanted = by_id.get(part.instance_id), part.resources.gpus
+            if part.released or has is None or wanted is None:
+                continue
+            given[part.instance_id].update(part.gpus)
+            there = has.capacity.gpus
+            if there is None or not wanted.accepts(there) or not {*part.gpus} <= {*range(there.count)}:
+                yield f"{job.id} has GPUs {part.gpus} of {there} on {part.instance_id}; it requested {wanted}"
+    for instance_id, held in sorted(given.items()):
+        if twice := sorted(number for number, count in held.items() if count > 1):
+            yield f"GPUs {twice} of {instance_id} are held by two units"
+
+
 def _fits(amount: Resources, capacity: Resources) -> bool:
     return (
         amount.vcpus <= capacity.vcpus + _SLACK
         and amount.memory_mib <= capacity.memory_mib
         and amount.disk_gib <= capacity.disk_gib + _SLACK
+        and amount.gpu_count <= capacity.gpu_count
     )
 
 

@@ -26,7 +26,7 @@ class JobDemand:
     resources: Resources
     """Resources requested per rank."""
     demand: Amounts
-    """The same as an array, shape ``(3,)``. Where the planner chooses the size: the least a rank may get."""
+    """The same as an array, shape ``(4,)``. Where the planner chooses the size: the least a rank may get."""
     needed: int
     """Ranks that must start together."""
     wanted: int
@@ -105,7 +105,7 @@ class GroupState:
     pending: int = 0
     """Members not yet decided."""
     sized: Amounts | None = None
-    """Cache of :attr:`JobGroup.here`, shape ``(3, N)``; None: not computed yet."""
+    """Cache of :attr:`JobGroup.here`, shape ``(4, N)``; None: not computed yet."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -118,7 +118,7 @@ class JobGroup(JobDemand):
 
     @property
     def here(self) -> Amounts | None:
-        """Resources of a rank on each instance, shape ``(3, N)``, where the planner chooses its size; else None."""
+        """Resources of a rank on each instance, shape ``(4, N)``, where the planner chooses its size; else None."""
         if self.state.sized is None and self.portions is not None:
             self.state.sized = self._with_vcpus(self.portions.vcpus())
         return self.state.sized
@@ -131,11 +131,11 @@ class JobGroup(JobDemand):
 
     @property
     def asks(self) -> Amounts:
-        """Resources of a rank: shape ``(3,)`` if the same everywhere, else ``(3, N)``."""
+        """Resources of a rank: shape ``(4,)`` if the same everywhere, else ``(4, N)``."""
         return self.demand if self.portions is None or self.here is None else self.here
 
     def asks_on(self, at: int) -> Amounts:
-        """Return :attr:`asks` on instance ``at``, shape ``(3,)``."""
+        """Return :attr:`asks` on instance ``at``, shape ``(4,)``."""
         if self.portions is None:
             return self.demand
         if self.state.sized is not None:
@@ -145,14 +145,14 @@ class JobGroup(JobDemand):
         return asks
 
     def taken_everywhere(self, capacity: Amounts) -> Amounts:
-        """Return what one rank takes of each instance, given ``capacity`` of shape ``(3, N)``; an exclusive rank takes
+        """Return what one rank takes of each instance, given ``capacity`` of shape ``(4, N)``; an exclusive rank takes
         all."""
         if self.exclusive:
             return capacity
         return self.demand[:, None] if self.here is None else self.here
 
     def taken_on(self, capacity: Amounts, places: Places) -> Amounts:
-        """Return :meth:`taken_everywhere` for the instances ``places`` only: shape ``(3, n)``, or ``(3, 1)`` if it is
+        """Return :meth:`taken_everywhere` for the instances ``places`` only: shape ``(4, n)``, or ``(4, 1)`` if it is
         the same everywhere."""
         if self.exclusive:
             return capacity.take(places, axis=1)
@@ -161,6 +161,6 @@ class JobGroup(JobDemand):
         return self.demand[:, None] if self.here is None else self.here.take(places, axis=1)
 
     def _with_vcpus(self, vcpus: Amounts) -> Amounts:
-        taken = np.empty((3, vcpus.size))
+        taken = np.empty((4, vcpus.size))
         taken[0], taken[1:] = vcpus, self.demand[1:, None]
         return taken

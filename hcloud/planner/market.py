@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from math import inf
 from statistics import median
 
 import numpy as np
@@ -33,7 +34,7 @@ class OfferMarket:
 
     offers: list[Offer]
     capacity: Amounts
-    """Shape ``(M, 3)``."""
+    """Shape ``(M, 4)``."""
     price_usd_per_h: Amounts
     """With the losses to expect of spot, of jobs that then begin anew, shape ``(M,)``; see :meth:`price_for`."""
     steady: Mask
@@ -48,6 +49,8 @@ class OfferMarket:
     """Offers that policy or strategy exclude, each with the cause."""
     sells_reserved: bool
     """Whether any offer is of reserved instances."""
+    sells_gpus: bool
+    """Whether any offer is of instances with GPUs."""
     hybrid: Hybrid | None = None
     suit: Suitability | None = None
     losses: _ExpectedLosses | None = None
@@ -105,7 +108,8 @@ class OfferMarket:
         if known is not None:
             return known
         free_size = group.aim is not None and self.suit is not None
-        requirements = (group.demand.tobytes(), group.spot_ok, group.instance_types, group.constraints)
+        gpus = group.resources.gpus
+        requirements = (group.demand.tobytes(), gpus, group.spot_ok, group.instance_types, group.constraints)
         key = (id(group),) if free_size else requirements
         if key not in self.alike:
             fits: Mask = np.logical_and.reduce(self.capacity + SLACK >= self.demands(group), axis=1)
@@ -114,17 +118,17 @@ class OfferMarket:
         return self.alike[key]
 
     def demands(self, group: JobGroup) -> Amounts:
-        """Return the resources of a rank of ``group`` on a new instance of each offer, shape ``(M, 3)``."""
+        """Return the resources of a rank of ``group`` on a new instance of each offer, shape ``(M, 4)``."""
         known = self.sized.get(group.place)
         if known is None:
-            known = self.sized[group.place] = np.empty((len(self.offers), 3))
+            known = self.sized[group.place] = np.empty((len(self.offers), 4))
             known[:] = group.demand
             if group.aim is not None and self.suit is not None:
                 known[:, 0] = self.suit.granted_alone(group.application, group.aim, self.kinds)
         return known
 
     def taken(self, group: JobGroup) -> Amounts:
-        """Return what a rank of ``group`` takes of a new instance of each offer, shape ``(M, 3)``; exclusive: all."""
+        """Return what a rank of ``group`` takes of a new instance of each offer, shape ``(M, 4)``; exclusive: all."""
         return self.capacity if group.exclusive else self.demands(group)
 
     def shortfalls(self, group: JobGroup) -> Places:
@@ -135,10 +139,10 @@ class OfferMarket:
         return self.suit.shortfalls(group.application, group.aim, self.kinds)
 
     def permitted(self, group: JobGroup) -> Mask:
-        """Return which offers are of a market, type, zone and labels that ``group`` may use; shape ``(M,)``."""
+        """Return which offers are of a market, type, GPUs, zone and labels that ``group`` may use; shape ``(M,)``."""
         allowed = np.ones(len(self.offers), dtype=np.bool_) if group.spot_ok else self.steady
-        if not group.instance_types and group.constraints is None:
-            return allowed
+        if not group.instance_types and group.constraints is None and not self.sells_gpus:
+            return allowed if group.resources.gpus is None else np.zeros_like(allowed)
         return allowed & np.array([may_use(group, offer) for offer in self.offers], dtype=np.bool_)
 
     def stretches(self, group: JobGroup) -> list[float] | None:
@@ -250,6 +254,7 @@ class _PermittedOffers:
     left: list[float]
     forbidden: list[tuple[Offer, str]]
     sells_reserved: bool
+    sells_gpus: bool
 
 
 def open_market(context: PlanContext) -> OfferMarket:
@@ -280,6 +285,7 @@ def open_market(context: PlanContext) -> OfferMarket:
         ends=ends,
         forbidden=permitted.forbidden,
         sells_reserved=permitted.sells_reserved,
+        sells_gpus=permitted.sells_gpus,
         hybrid=context.strategy.hybrid,
         suit=context.suit,
         pools=_open_pools(context),
@@ -371,13 +377,14 @@ def _permit_offers(context: PlanContext) -> _PermittedOffers:
             refused.append((offer, why))
     return _PermittedOffers(
         offers=allowed,
-        capacity=np.array([vector(o.instance_type.capacity) for o in allowed], dtype=np.float64).reshape(-1, 3),
+        capacity=np.array([vector(o.instance_type.capacity) for o in allowed], dtype=np.float64).reshape(-1, 4),
         price_usd_per_h=np.array([max(o.price_usd_per_h, FREE_USD_PER_H) for o in allowed], dtype=np.float64),
         steady=np.array([o.market is not Market.SPOT for o in allowed], dtype=np.bool_),
         kinds=kinds_of([(column_of(o), o.instance_type.capacity.vcpus) for o in allowed]),
         left=[float("inf") if o.available is None else float(o.available) for o in allowed],
         forbidden=refused,
         sells_reserved=any(o.market is Market.RESERVED for o in allowed),
+        sells_gpus=any(o.instance_type.capacity.gpus is not None for o in allowed),
     )
 
 
@@ -392,6 +399,7 @@ def _open_pools(context: PlanContext) -> dict[tuple[str, str], Amounts]:
     for offer in context.snapshot.offers:
         if offer.pool and offer.pool_free is not None:
             pools[_pool(offer)], read_at[_pool(offer)] = vector(offer.pool_free), offer.priced_at
+            pools[_pool(offer)][3] = inf  # no pool states how many GPUs it has
     for instance in context.fleet.instances if pools else ():
         pool = _pool(instance.offer)
         if pool in pools and instance.requested_at >= read_at[pool]:
@@ -405,10 +413,11 @@ def _multiples(free: Sequence[float], demand: Sequence[float]) -> int:
 
 
 def may_use(group: JobGroup, offer: Offer) -> bool:
-    """Return whether ``group`` may run on the offer's type, in its zone, and with its labels."""
+    """Return whether ``group`` may run on the offer's type, with its GPUs, in its zone, and with its labels."""
     patterns = group.instance_types
     typed = not patterns or matches(offer.instance_type.name, patterns)
-    return typed and admits(group.constraints, offer)
+    suits = offer.suits_gpus(group.resources.gpus, named=bool(patterns))
+    return typed and suits and admits(group.constraints, offer)
 
 
 def retry_order(backoff: OfferBackoff) -> tuple[float, str, str, str, str, str]:

@@ -18,6 +18,7 @@ from hcloud.core.model import (
     JOB_ON_INSTANCE,
     Allocation,
     FailureCause,
+    Gpus,
     InstanceId,
     Job,
     JobId,
@@ -28,9 +29,9 @@ from hcloud.core.rows import FilteredRows, number_of, row_changes
 from hcloud.planner.queued_jobs import QueuedJobs, is_plain
 
 Held = tuple[Job, Allocation]
-Left = tuple[float, float, float]
-Shape = tuple[float, float, float, int]
-"""What a job asks for: vCPUs, memory in MiB and disk in GiB of a rank, and ranks."""
+Left = tuple[float, float, float, float]
+Shape = tuple[float, float, float, Gpus | None, int]
+"""What a job asks for: vCPUs, memory in MiB, disk in GiB and GPUs of a rank, and ranks."""
 RESERVES_ROOM = "reserves_room"
 """Code of the reason of a job for which room is reserved."""
 SECRETS_UNREADABLE = "secrets_unreadable"
@@ -59,7 +60,7 @@ class Residents:
     held: list[Held] = field(default_factory=list)
     capacity: Resources | None = None
     """Capacity that ``left`` was computed for; None: not computed since the last change."""
-    left: Left = (0.0, 0.0, 0.0)
+    left: Left = (0.0, 0.0, 0.0, 0.0)
     """What the units leave of ``capacity``."""
     oldest_at: float | None = None
     """When the oldest unit was placed; None: not computed since the last change."""
@@ -69,7 +70,7 @@ class Residents:
     """vCPUs of services without a limit of their run time; None: not computed since the last change."""
 
     def left_of(self, capacity: Resources) -> Left:
-        """Return what is left of ``capacity``: vCPUs, memory in MiB, disk in GiB."""
+        """Return what is left of ``capacity``: vCPUs, memory in MiB, disk in GiB, GPUs."""
         if self.capacity is not capacity:
             vcpus, memory_mib, disk_gib = float(capacity.vcpus), float(capacity.memory_mib), float(capacity.disk_gib)
             for _, held in self.held:
@@ -77,7 +78,10 @@ class Residents:
                 vcpus -= amount.vcpus
                 memory_mib -= amount.memory_mib
                 disk_gib -= amount.disk_gib
-            self.capacity, self.left = capacity, (vcpus, memory_mib, disk_gib)
+            gpus = float(capacity.gpu_count)
+            if gpus:
+                gpus -= sum([held.resources.gpu_count for _, held in self.held])
+            self.capacity, self.left = capacity, (vcpus, memory_mib, disk_gib, gpus)
         return self.left
 
     def since(self) -> float:
@@ -313,7 +317,7 @@ def _only_waits_otherwise(before: Job, job: Job) -> bool:
 
 def _shape(job: Job) -> Shape:
     need, nodes = job.spec.resources, job.spec.nodes
-    return (need.vcpus, need.memory_mib, need.disk_gib, nodes.count)
+    return (need.vcpus, need.memory_mib, need.disk_gib, need.gpus, nodes.count)
 
 
 def _of_state(jobs: ProgramJobs, job: Job) -> list[tuple[int, JobId]]:

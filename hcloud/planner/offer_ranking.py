@@ -117,14 +117,14 @@ def _shortfalls(offer_market: OfferMarket, first: JobGroup, choices: Sequence[Ch
 def _score_offer(
     suit: Suitability | None, offer_market: OfferMarket, at: int, wants: Sequence[_Wanted], usd_per_h: float
 ) -> Choice:
-    # Plain numbers: arrays of three take ten times as long, and this runs for each group and offer of each machine.
-    vcpus, memory_mib, disk_gib = offer_market.capacity[at].tolist()
+    # Plain numbers: arrays of four take ten times as long, and this runs for each group and offer of each machine.
+    vcpus, memory_mib, disk_gib, gpus = offer_market.capacity[at].tolist()
     worth, ranks, present = 0.0, 0, tuple[str, ...]()
     interference = suit if suit is not None and suit.pressure is not None else None
     for serves, amounts, count, each, application, stretches in wants:
         if not serves[at]:
             continue
-        rank_vcpus, rank_memory_mib, rank_disk_gib = amounts[at]
+        rank_vcpus, rank_memory_mib, rank_disk_gib, rank_gpus = amounts[at]
         taken = count
         if rank_vcpus > 0 and rank_vcpus * taken > vcpus + SLACK:
             taken = int((vcpus + SLACK) / rank_vcpus)
@@ -132,12 +132,15 @@ def _score_offer(
             taken = int((memory_mib + SLACK) / rank_memory_mib)
         if rank_disk_gib > 0 and rank_disk_gib * taken > disk_gib + SLACK:
             taken = int((disk_gib + SLACK) / rank_disk_gib)
+        if rank_gpus > 0 and rank_gpus * taken > gpus:
+            taken = int(gpus / rank_gpus)
         if taken > 0 and interference is not None:
             taken, present = _count_compatible(interference, application, taken, present)
         if taken > 0:
             vcpus -= rank_vcpus * taken
             memory_mib -= rank_memory_mib * taken
             disk_gib -= rank_disk_gib * taken
+            gpus -= rank_gpus * taken
             worth += each * taken / (1.0 if stretches is None else stretches[at])
             ranks += taken
     score = usd_per_h / max(worth, FREE_USD_PER_H)

@@ -10,6 +10,7 @@ import numpy as np
 from hcloud.core.model import Number, Offer, Reason, matches
 from hcloud.planner.context import PlanContext
 from hcloud.planner.fleet import SLACK, vector
+from hcloud.planner.gpu_refusals import has_gpus, why_no_gpus
 from hcloud.planner.job_groups import JobGroup
 from hcloud.planner.market import OfferMarket, may_use, retry_order
 from hcloud.planner.text import amount, offer_words, seconds
@@ -74,7 +75,7 @@ def _not_allowed(group: JobGroup, forbidden: list[tuple[Offer, str]], spot: list
 
 
 def _no_such_machine(context: PlanContext, group: JobGroup) -> Reason | None:
-    """Return which restriction (types, then zones, then labels) excludes every offer, or None."""
+    """Return which restriction (types, GPUs, zones, labels, in this order) excludes every offer, or None."""
     left, where, patterns = list(context.snapshot.offers), group.constraints, group.instance_types
     if patterns:
         typed = [offer for offer in left if matches(offer.instance_type.name, patterns)]
@@ -82,6 +83,10 @@ def _no_such_machine(context: PlanContext, group: JobGroup) -> Reason | None:
             names = sorted({offer.instance_type.name for offer in left})
             return _none_offered("no_such_type", "instance_types", ", ".join(patterns), names)
         left = typed
+    gpus, named = group.resources.gpus, bool(patterns)
+    if text := why_no_gpus(gpus, left, named=named):
+        return Reason(code="no_such_gpu", text=text, numbers={"bound": "resources.gpus"})
+    left = [offer for offer in left if has_gpus(gpus, offer, named=named)]
     if where is not None and where.zones:
         zoned = [offer for offer in left if where.accepts_zone(offer.zone)]
         if not zoned:

@@ -50,7 +50,7 @@ def requirements(spec: JobSpec) -> Key:
     """Return everything in a spec that decides where its jobs may run, except the user."""
     need, nodes = spec.resources, spec.nodes
     return (
-        *(need.vcpus, need.memory_mib, need.disk_gib),
+        *(need.vcpus, need.memory_mib, need.disk_gib, need.gpus),
         *(nodes.count, nodes.minimum, nodes.gang),
         spec.target.kind,
         spec.interruptible,

@@ -31,7 +31,7 @@ class RoomReservation:
     urgent: bool
     """Whether it is for a job whose deadline comes near, not for the first in order."""
     reserved: dict[int, Amounts]
-    """By place of an instance: what is reserved there, shape ``(3,)``."""
+    """By place of an instance: what is reserved there, shape ``(4,)``."""
     starts_in_s: float
     """Seconds until the expected start."""
 
@@ -90,7 +90,7 @@ class PlanReservations:
 
     # ---------------------------------------------------------------- room
     def amount_on(self, group: JobGroup, at: int) -> Amounts:
-        """Return what one rank of ``group`` takes of instance ``at``, shape ``(3,)``."""
+        """Return what one rank of ``group`` takes of instance ``at``, shape ``(4,)``."""
         return self.fleet.capacity[:, at] if group.exclusive else group.asks_on(at)
 
     def granted(self, group: JobGroup, at: int) -> Resources:
@@ -133,7 +133,7 @@ class PlanReservations:
             self._leave(group, at)
 
     def free(self, at: int, amount: Amounts, applications: Iterable[str]) -> None:
-        """Count ``amount``, shape ``(3,)``, as room that units of ``applications`` will leave on instance ``at``."""
+        """Count ``amount``, shape ``(4,)``, as room that units of ``applications`` will leave on instance ``at``."""
         self.fleet.room[:, at] += amount
         if self.suit is not None:
             for application in applications:

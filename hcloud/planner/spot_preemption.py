@@ -167,6 +167,7 @@ def has_non_spot_offer(spec: JobSpec, offers: Iterable[Offer]) -> bool:
         offer.market is not Market.SPOT
         and spec.resources.fits(offer.instance_type.capacity)
         and (not spec.instance_types or matches(offer.instance_type.name, spec.instance_types))
+        and offer.suits_gpus(spec.resources.gpus, named=bool(spec.instance_types))
         and admits(spec.placement, offer)
         for offer in offers
     )

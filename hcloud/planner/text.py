@@ -23,8 +23,9 @@ _FAILURES: Mapping[str, str] = {
 
 
 def amount(resources: Resources) -> str:
-    """Return resources as text: ``2 vCPU, 512 MiB, 1 GiB disk``."""
-    return f"{resources.vcpus:g} vCPU, {resources.memory_mib} MiB, {resources.disk_gib:g} GiB disk"
+    """Return resources as text: ``2 vCPU, 512 MiB, 1 GiB disk, 2 GPUs of kind a100``."""
+    gpus = f", {resources.gpus.words()}" if resources.gpus is not None else ""
+    return f"{resources.vcpus:g} vCPU, {resources.memory_mib} MiB, {resources.disk_gib:g} GiB disk{gpus}"
 
 
 def seconds(duration_s: float) -> str:
@@ -94,10 +95,11 @@ def deadline_numbers(job: Job, now: float) -> dict[str, Number]:
 
 
 def size_share(resources: Resources, instance_or_capacity: Instance | Resources) -> float:
-    """Return the larger of the vCPU and memory shares (0..1) that ``resources`` is of an instance."""
+    """Return the largest of the vCPU, memory and GPU shares (0..1) that ``resources`` is of an instance."""
     whole = instance_or_capacity.capacity if isinstance(instance_or_capacity, Instance) else instance_or_capacity
     shares = (
         resources.vcpus / whole.vcpus if whole.vcpus > 0 else 1.0,
         resources.memory_mib / whole.memory_mib if whole.memory_mib > 0 else 1.0,
+        resources.gpu_count / whole.gpu_count if whole.gpu_count > 0 else 0.0,
     )
     return min(1.0, max(shares))

@@ -71,7 +71,9 @@ class UnitHold:
     vcpus: float
     memory_mib: float
     share: float
-    """The unit's dominant share of the machine, 0..1."""
+    """The unit's dominant share of the machine, 0..1: of its vCPUs, memory or GPUs, the largest."""
+    gpu_share: float = 0.0
+    """Its share of the machine's GPUs."""
     attempt: AttemptHistory
     use: UnitUse
     """Of the whole unit, also before it was resized."""
@@ -265,7 +267,7 @@ class FleetHistory:
         machine = self._known(event)
         if machine is None:
             return
-        vcpus, memory_mib = number(event, "vcpus"), number(event, "memory_mib")
+        vcpus, memory_mib, gpu_share = (number(event, key) for key in ("vcpus", "memory_mib", "gpu_share"))
         job = self.jobs.get(event.job_id or "") or JobFacts(id=event.job_id or "", user=event.user or "")
         if PROFILE_TAG in job.tags:
             machine.has_run_profiling = True
@@ -277,7 +279,8 @@ class FleetHistory:
             job=job,
             vcpus=vcpus,
             memory_mib=memory_mib,
-            share=dominant_share(vcpus, memory_mib, machine.vcpus, machine.memory_mib),
+            share=max(dominant_share(vcpus, memory_mib, machine.vcpus, machine.memory_mib), gpu_share),
+            gpu_share=gpu_share,
             attempt=attempt,
             use=UnitUse(event.at),
             started_at=event.at,

@@ -106,13 +106,14 @@ class _Sizes:
             program.asked_vcpus = max(program.asked_vcpus, holding.vcpus)
             program.asked_memory_mib = max(program.asked_memory_mib, holding.memory_mib)
             program.is_service = program.is_service or holding.job.target_kind == "service"
-            held = (holding.vcpus, holding.memory_mib, machine.vcpus, machine.memory_mib)
-            program.held_usd[held] = program.held_usd.get(held, 0.0) + usd * fraction
             use = holding.use
             if use.vcpus_max is not None:
                 program.used_vcpus = max(program.used_vcpus or 0.0, use.vcpus_max)
             if use.memory_mib_max is not None:
                 program.used_memory_mib = max(program.used_memory_mib or 0.0, use.memory_mib_max)
+            if not holding.gpu_share:  # GPUs decide what a unit costs, and how many it needs is not measured
+                held = (holding.vcpus, holding.memory_mib, machine.vcpus, machine.memory_mib)
+                program.held_usd[held] = program.held_usd.get(held, 0.0) + usd * fraction
 
     def learn(self, event: Event, history: FleetHistory) -> None:
         """Take what was measured into account, before ``history`` does."""

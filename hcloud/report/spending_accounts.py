@@ -193,7 +193,7 @@ class SpendingReader:
         else:
             vcpus = min(vcpus, whole_vcpus(holding.use.vcpus_max))
             memory_mib = min(memory_mib, holding.use.memory_mib_max or memory_mib)
-        needed = dominant_share(vcpus, memory_mib, machine.vcpus, machine.memory_mib)
+        needed = max(dominant_share(vcpus, memory_mib, machine.vcpus, machine.memory_mib), holding.gpu_share)
         return min(1.0, needed / holding.share) if holding.share > 0.0 else 1.0
 
     def _resolve(self) -> None:

@@ -69,6 +69,7 @@ from hcloud.spec.file_parts import (
     check_inputs,
     checkpoint_from_path,
 )
+from hcloud.spec.gpu_parts import GpusPart, gpus_from_text
 from hcloud.spec.job_variables import (
     REFERENCE_MARK,
     JobFilePart,
@@ -310,6 +311,14 @@ class ResourcesPart(JobFilePart):
     """Memory, for example 1.5GiB; a bare number is MiB."""
     disk: PositiveGib = 1.0
     """Disk, for example 20GiB; a bare number is GiB."""
+    gpus: (
+        Annotated[
+            GpusPart,
+            BeforeValidator(gpus_from_text, json_schema_input_type=GpusPart | Annotated[int, Field(ge=1)] | str),
+        ]
+        | None
+    ) = None
+    """GPUs: a number, text such as l4 or a100:80GB:2 (kind, memory, number), or a mapping. Default: none."""
 
     @model_validator(mode="after")
     def _in_order(self) -> ResourcesPart:
@@ -639,6 +648,8 @@ class JobFile(JobFilePart):
     def _possible(self) -> JobFile:
         if self.measure is not None and self.nodes.count > 1:
             raise AtKey("nodes", f"must be 1 for a job that is measured, not {self.nodes.count}")
+        if self.measure is not None and self.resources.gpus is not None:
+            raise AtKey("measure", "measures no GPUs; leave out resources.gpus, or measure")
         if self.progress is not None and self.target.service is not None:
             raise AtKey("progress", "has no meaning for a service, which never finishes; use metrics")
         if self.metrics is not None and self.target.batch is not None:
@@ -798,6 +809,8 @@ class JobFile(JobFilePart):
         fields |= {"env": env, "secrets": secrets, "tags": dict(self.tags), "budget_usd": self.budget_usd}
         if self.framework is not None:  # a profile of one node alone would say nothing
             fields |= {"network": "host", "profiling": "never"}
+        if self.resources.gpus is not None:  # copies would need GPUs, and vCPUs are not what it is fast by
+            fields["profiling"] = "never"
         return fields | {"after": dict(self.after)}
 
     def _parts(self) -> dict[str, Any]:
@@ -805,7 +818,12 @@ class JobFile(JobFilePart):
         need, progress, metrics = self.resources, self.progress, self.metrics
         return {
             "target": self.target.to_target(),
-            "resources": Resources(vcpus=need.vcpus, memory_mib=need.memory, disk_gib=need.disk),
+            "resources": Resources(
+                vcpus=need.vcpus,
+                memory_mib=need.memory,
+                disk_gib=need.disk,
+                gpus=need.gpus.to_gpus() if need.gpus else None,
+            ),
             "nodes": self.nodes.to_nodes(),
             "retries": self.retries.to_retries(),
             "max_runtime_s": self.max_runtime,

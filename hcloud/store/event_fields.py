@@ -29,6 +29,8 @@ def submitted_fields(job: Job) -> dict[str, Any]:
         "priority": spec.priority,
         "features": {} if job.is_array else recorded_features(spec, job.submitted_at),
     }
+    if spec.resources.gpus is not None:
+        fields |= {"gpus": spec.resources.gpus.words()}
     if job.is_array and spec.tasks is not None:
         fields |= {"tasks": len(spec.tasks)}
     if job.waits_for:

@@ -7,9 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from hcloud.core.model import InstanceType, Market, Offer, Resources
+from hcloud.core.resources import Gpus, gpu_kind
 from hcloud.provider import CommitmentUse
 from providers.mock.random_streams import draws_for, walk
-from providers.mock.settings import MockSettings
+from providers.mock.settings import MockSettings, TypeSettings
 from providers.mock.spot_history import SpotPrices
 from providers.mock.spot_shortages import SpotShortages
 
@@ -28,7 +29,7 @@ class MockCatalog:
             name: InstanceType(
                 provider=provider,
                 name=name,
-                capacity=Resources(vcpus=each.vcpus, memory_mib=each.memory_mib, disk_gib=each.disk_gib),
+                capacity=_capacity(each),
                 boot_delay_s=settings.boot.p50_s,
                 labels={**settings.labels, **each.labels},
             )
@@ -228,3 +229,9 @@ class MockCatalog:
             wandering = math.exp(spot.volatility * walk(self.settings.seed, f"{zone}/{type_name}", step))
             share = self._spot_shares[key] = min(1.0, max(LOWEST_SPOT_SHARE, usual * wandering))
         return share
+
+
+def _capacity(sold: TypeSettings) -> Resources:
+    has = sold.gpus
+    gpus = Gpus(count=has.count, kind=gpu_kind(has.kind), memory_gib=has.memory_gib) if has is not None else None
+    return Resources(vcpus=sold.vcpus, memory_mib=sold.memory_mib, disk_gib=sold.disk_gib, gpus=gpus)

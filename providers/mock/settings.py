@@ -71,12 +71,24 @@ class BootSettings(_MockSection):
         return self
 
 
+class GpuSettings(_MockSection):
+    """The GPUs of a machine type."""
+
+    count: Whole = Field(ge=1, le=64)
+    kind: Name
+    """Model, such as ``t4``."""
+    memory_gib: Real = Field(gt=0, le=1e6)
+    """Memory of each."""
+
+
 class TypeSettings(_MockSection):
     """One machine type of the catalog."""
 
     vcpus: Real = Field(gt=0, le=1e6)
     memory_mib: Whole = Field(gt=0, le=10**12)
     disk_gib: Real = Field(50.0, gt=0, le=1e9)
+    gpus: GpuSettings | None = None
+    """Its GPUs; None: it has none."""
     usd_per_h: Real = Field(gt=0, le=1e9)
     """On-demand price in the cheapest region."""
     labels: dict[Name, Name] = Field(default_factory=dict)
@@ -188,7 +200,7 @@ class ThrottleSettings(_MockSection):
 
 
 def _default_types() -> dict[str, TypeSettings]:
-    """Return general (m), compute (c) and memory (r) types, priced like those of large clouds in 2025."""
+    """Return general (m), compute (c), memory (r) and GPU (g, p) types, priced like those of large clouds in 2025."""
     rows = {
         "m.small": (1, 2048, 0.025),
         "m.medium": (2, 8192, 0.096),
@@ -201,9 +213,21 @@ def _default_types() -> dict[str, TypeSettings]:
         "r.medium": (2, 16384, 0.126),
         "r.xlarge": (8, 65536, 0.504),
     }
-    return {
+    types = {
         name: TypeSettings(vcpus=vcpus, memory_mib=memory_mib, usd_per_h=usd, disk_gib=25.0 * vcpus)
         for name, (vcpus, memory_mib, usd) in rows.items()
+    }
+    with_gpus = {
+        "g.xlarge": (4, 16384, GpuSettings(count=1, kind="t4", memory_gib=16.0), 0.526),
+        "g.12xlarge": (48, 196608, GpuSettings(count=4, kind="t4", memory_gib=16.0), 3.912),
+        "p.24xlarge": (96, 1179648, GpuSettings(count=8, kind="a100", memory_gib=40.0), 32.77),
+    }
+    rented = (Market.ON_DEMAND, Market.SPOT)
+    return types | {
+        name: TypeSettings(
+            vcpus=vcpus, memory_mib=memory_mib, usd_per_h=usd, disk_gib=1000.0, gpus=gpus, markets=rented
+        )
+        for name, (vcpus, memory_mib, gpus, usd) in with_gpus.items()
     }
 
 

@@ -1,6 +1,7 @@
 """Job documents: friendly spellings mean what they say, impossible promises are refused."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from hcloud.core.model import (
     BestEffortTarget,
     Constraints,
     FailureCause,
+    Gpus,
     JobSpec,
     Nodes,
     Retries,
@@ -337,3 +339,35 @@ def test_secret_is_in_the_job_as_it_is_sent_and_in_no_text_about_it(recwarn: pyt
     assert parse_job({**LEAST, "env": {"TOKEN": {"secret": 7}}}).secret_values() == {"TOKEN": "7"}
     with pytest.raises(ConfigError, match=r"env.KEY.secret_from: is read by `hcloud submit`"):
         parsed.secret_values()
+
+
+@pytest.mark.parametrize(
+    ("given", "wanted"),
+    [
+        (2, Gpus(count=2)),
+        ("l4", Gpus(kind="l4")),
+        ("NVIDIA-A100:80GiB:2", Gpus(count=2, kind="a100", memory_gib=80.0)),
+        ({"count": 4, "kind": "a100*", "memory": 40}, Gpus(count=4, kind="a100*", memory_gib=40.0)),
+    ],
+)
+def test_gpus_are_a_number_text_or_a_mapping(given: object, wanted: Gpus) -> None:
+    asked = spec(resources={"gpus": given})
+    assert asked.resources.gpus == wanted
+    assert asked.profiling == "never"
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (0, "resources.gpus.count: must be at least 1, not 0"),
+        ("a100:a100", "must be a number, or kind, memory and number such as a100:80GB:2, not 'a100:a100'"),
+        ("", "must be a number, or kind, memory and number"),
+        ({"kind": "a/b"}, "must be a kind of GPU such as a100 or l4"),
+        ({"count": 65}, "64"),
+        ({"memory": 0}, "must be more than 0"),
+    ],
+)
+def test_gpus_that_cannot_be_are_refused_in_one_sentence(given: object, words: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(words)) as refused:
+        spec(resources={"gpus": given})
+    assert "resources.gpus" in str(refused.value)

@@ -23,6 +23,7 @@ from hcloud.core.model import (
     move_job,
     with_memory,
 )
+from hcloud.core.resources import free_gpus
 from hcloud.core.rows import number_of
 from hcloud.planner.plan import (
     MET,
@@ -155,7 +156,13 @@ def _end_runs(world: World, job: Job) -> None:
 
 def _place(world: World, action: Place) -> None:
     job = world.jobs[action.job_id]
-    new = tuple(Allocation(rank=r.rank, instance_id=r.instance_id, resources=r.resources) for r in action.ranks)
+    taken: dict[str, set[int]] = {rank.instance_id: _gpus_in_use(world, rank.instance_id) for rank in action.ranks}
+    new: tuple[Allocation, ...] = ()
+    for r in action.ranks:
+        count = world.instances[r.instance_id].capacity.gpu_count
+        gpus = free_gpus(count, taken[r.instance_id], r.resources.gpu_count)
+        taken[r.instance_id].update(gpus)
+        new += (Allocation(rank=r.rank, instance_id=r.instance_id, resources=r.resources, gpus=gpus),)
     for rank in action.ranks:
         world.instances[rank.instance_id] = replace(world.instances[rank.instance_id], idle_since=None)
     if job.attempt is not None and not job.attempt.over:
@@ -170,6 +177,11 @@ def _place(world: World, action: Place) -> None:
     world.jobs[job.id] = move_job(
         job, JobState.PLACED, attempt=attempt, attempts_made=number, awaiting=(), wait_code="", reserved=()
     )
+
+
+def _gpus_in_use(world: World, instance_id: str) -> set[int]:
+    held = (each for job in world.jobs.values() if job.attempt is not None for each in job.attempt.allocations)
+    return {number for each in held if each.instance_id == instance_id and not each.released for number in each.gpus}
 
 
 def _stop(world: World, action: StopAttempt) -> None:

@@ -16,7 +16,7 @@ import numpy as np
 from hcloud.core.model import Job, Market, Number, Offer, Reason
 from hcloud.planner.context import PlanContext
 from hcloud.planner.fit.expected_performance import ExpectedPerformance, expected
-from hcloud.planner.fleet import SLACK, Mask, OfferShape, offer_shape_of
+from hcloud.planner.fleet import SLACK, Mask, OfferShape, amounts_of, offer_shape_of
 from hcloud.planner.job_groups import JobGroup
 from hcloud.planner.market import may_use
 from hcloud.planner.plan import Candidate
@@ -49,7 +49,8 @@ def excluded(context: PlanContext, group: JobGroup, but: Sequence[int] = ()) -> 
     if where is None and group.company is None:
         return {}
     roomy = fleet.fitting_now(group.asks, fleet.placeable if group.spot_ok else fleet.placeable & fleet.steady)
-    roomy = roomy & fleet.of_types(group.instance_types) if group.instance_types else roomy
+    if group.instance_types or group.resources.gpus is not None or fleet.has_gpus:
+        roomy = roomy & fleet.of_kinds(group.instance_types, group.resources.gpus)
     roomy[list(but)] = False
     by_zone = replace(where, labels=()) if where is not None else None
     by_label = replace(where, zones=()) if where is not None else None
@@ -115,7 +116,7 @@ def _may_be(context: PlanContext, group: JobGroup) -> Mask:
     """Return the instances that are large enough for a rank of ``group`` and of a kind it may run on."""
     fleet = context.fleet
     large = np.logical_and.reduce(fleet.capacity >= group.demand[:, None] - SLACK, axis=0)
-    permitted: Mask = large & fleet.placeable & fleet.of_types(group.instance_types)
+    permitted: Mask = large & fleet.placeable & fleet.of_kinds(group.instance_types, group.resources.gpus)
     if not group.spot_ok:
         permitted &= fleet.steady
     if group.constraints is not None:
@@ -135,8 +136,8 @@ def _offers_to_launch(context: PlanContext, group: JobGroup, ready: Set[OfferSha
 
 
 def _fits(group: JobGroup, offer: Offer, demand: list[float]) -> bool:
-    has, (vcpus, memory_mib, disk_gib) = offer.instance_type.capacity, demand
-    fits = has.vcpus >= vcpus - SLACK and has.memory_mib >= memory_mib - SLACK and has.disk_gib >= disk_gib - SLACK
+    amounts = zip(amounts_of(offer.instance_type.capacity), demand, strict=True)
+    fits = all(has >= wanted - SLACK for has, wanted in amounts)
     return fits and (group.spot_ok or offer.market is not Market.SPOT) and may_use(group, offer)
 
 

@@ -31,13 +31,15 @@ def suited(context: PlanContext, group: JobGroup, mask: Mask, *, reserved_too: b
 
 
 def permitted(context: PlanContext, group: JobGroup, mask: Mask, *, reserved_too: bool = False) -> Mask:
-    """Return the instances of ``mask`` with a market, type, zone and labels that ``group`` may use now.
+    """Return the instances of ``mask`` with a market, type, GPUs, zone and labels that ``group`` may use now.
 
     ``reserved_too``: as if no room was reserved.
     """
     allowed = lastingly_permitted(context, group, mask)
     if context.reservations.closed_to_best_effort is not None and not group.promise:
         allowed = allowed & ~context.reservations.closed_to_best_effort
+    if context.fleet.has_gpus and group.resources.gpus is None and _gpus_wanted(context):
+        allowed = allowed & (context.fleet.room[3] < 1.0)
     if group.avoid:
         allowed = allowed & context.fleet.others_than(group.avoid)
     if group.urgency and context.late is not None:
@@ -47,12 +49,21 @@ def permitted(context: PlanContext, group: JobGroup, mask: Mask, *, reserved_too
     return allowed
 
 
+def _gpus_wanted(context: PlanContext) -> bool:
+    """Return whether a job with GPUs waits, before which no other takes room beside GPUs that are free."""
+    groups = context.waiting.groups.values()
+    return any(each.resources.gpus is not None and each.state.pending > 0 for each in groups)
+
+
 def lastingly_permitted(context: PlanContext, group: JobGroup, mask: Mask) -> Mask:
     """Return the instances of ``mask`` that ``group`` may use at some time: what bars it from the others stays."""
     allowed = mask if group.spot_ok else mask & context.fleet.steady
     if group.constraints is not None:
         allowed = allowed & context.topology.admitted(group.constraints)
-    return allowed & context.fleet.of_types(group.instance_types) if group.instance_types else allowed
+    gpus, fleet = group.resources.gpus, context.fleet
+    if group.instance_types or gpus is not None or fleet.has_gpus:
+        allowed = allowed & fleet.of_kinds(group.instance_types, gpus)
+    return allowed
 
 
 def beyond(context: PlanContext, group: JobGroup, allowed: Mask, taken: Sequence[int]) -> Mask:

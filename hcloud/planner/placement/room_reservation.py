@@ -98,7 +98,7 @@ def open_beside(context: PlanContext, group: JobGroup, allowed: Mask) -> Mask:
 
 
 def _reserved_on(reservations: Iterable[RoomReservation], at: int) -> Amounts:
-    return sum([each.reserved[at] for each in reservations if at in each.reserved], start=np.zeros(3))
+    return sum([each.reserved[at] for each in reservations if at in each.reserved], start=np.zeros(4))
 
 
 def _ends_before(context: PlanContext, group: JobGroup, reservation: RoomReservation) -> bool:
@@ -220,7 +220,7 @@ def _choose(
             continue
         chosen.append(start)
         taken.append(start.at)
-        reserved[start.at] = reserved.get(start.at, np.zeros(3)) + context.reservations.amount_on(group, start.at)
+        reserved[start.at] = reserved.get(start.at, np.zeros(4)) + context.reservations.amount_on(group, start.at)
         if len(taken) == group.needed:
             if _cannot_pay(context, job, group, taken):
                 return None

@@ -37,10 +37,10 @@ class PlacementState:
     _least_queued: Amounts | None = None
 
     def least_queued(self) -> Amounts:
-        """Return the least that any queued job asks for of each resource, shape ``(3,)``; inf if none is queued."""
+        """Return the least that any queued job asks for of each resource, shape ``(4,)``; inf if none is queued."""
         if self._least_queued is None:
             queues = self.context.waiting.queues.values()
             groups = {segment.group for queue in queues for segment in queue.segments}
             demands = [group.demand for group in groups]
-            self._least_queued = np.min(demands, axis=0) if demands else np.full(3, inf)
+            self._least_queued = np.min(demands, axis=0) if demands else np.full(4, inf)
         return self._least_queued

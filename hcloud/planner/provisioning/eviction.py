@@ -46,8 +46,8 @@ class Evictable:
     """What the work cost that it would lose; an optional rank loses none."""
 
     def amount(self, at: int) -> Amounts:
-        """Return what it would release on an instance, shape ``(3,)``."""
-        total: Amounts = np.zeros(3)
+        """Return what it would release on an instance, shape ``(4,)``."""
+        total: Amounts = np.zeros(4)
         for held in self.units.get(at, ()):
             total += vector(held.resources)
         return total
@@ -60,7 +60,7 @@ class EvictionCandidates:
     by_machine: defaultdict[int, list[Evictable]]
     """The candidates on each instance, those to evict first in front."""
     amounts: Amounts
-    """What they hold on each instance, shape ``(3, N)``."""
+    """What they hold on each instance, shape ``(4, N)``."""
     chosen: list[Evictable] = field(default_factory=list)
     """Those chosen so far."""
 

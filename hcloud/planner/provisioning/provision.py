@@ -55,7 +55,8 @@ def start_provisioning(context: PlanContext) -> ProvisioningState:
     )
     alike: dict[tuple[object, ...], list[JobGroup]] = {}
     for group in state.groups:
-        key = (group.spot_ok, group.instance_types, group.exclusive, group.constraints, group.urgency > 0)
+        where = (group.instance_types, group.resources.gpus, group.constraints)
+        key = (group.spot_ok, *where, group.exclusive, group.urgency > 0)
         alike.setdefault(key, []).append(group)
     for groups in alike.values():
         _rule_out(state, groups)

@@ -65,7 +65,14 @@ def unobtainable(state: ProvisioningState, group: JobGroup) -> Reason:
     if (waits := _waits_for_reserved(state, group)) is not None:
         return waits
     reason = why_not_obtainable(state.context, state.offer_market, group)
-    if reason.code not in ("no_offer_fits", "not_allowed", "no_such_type", "no_such_zone", "no_such_label"):
+    if reason.code not in (
+        "no_offer_fits",
+        "not_allowed",
+        "no_such_type",
+        "no_such_gpu",
+        "no_such_zone",
+        "no_such_label",
+    ):
         return reason
     fleet = state.context.fleet
     large_enough: Mask = np.logical_and.reduce(fleet.capacity + SLACK >= group.demand[:, None], axis=0)

@@ -39,8 +39,8 @@ class PlannedCapacity:
     """What is left of the instances this plan launches, as arrays: the first plan of a cluster launches thousands. Rows
     beyond the number of instances are undefined."""
 
-    left: Amounts = field(default_factory=lambda: np.zeros((16, 3)))
-    """Free resources, shape ``(N, 3)``."""
+    left: Amounts = field(default_factory=lambda: np.zeros((16, 4)))
+    """Free resources, shape ``(N, 4)``."""
     at: Places = field(default_factory=lambda: np.zeros(16, dtype=np.intp))
     """Place of the offer in the market, shape ``(N,)``."""
 
@@ -53,7 +53,7 @@ class PlannedCapacity:
     def where(self, count: int, taken: Amounts, serves: Mask) -> list[int]:
         """Return which of the first ``count`` instances have room for one rank.
 
-        ``taken`` is what a rank takes of each offer, shape ``(M, 3)``; ``serves`` are the permitted offers.
+        ``taken`` is what a rank takes of each offer, shape ``(M, 4)``; ``serves`` are the permitted offers.
         """
         at = self.at[:count]
         roomy = np.logical_and.reduce(self.left[:count] + SLACK >= taken[at], axis=1)
