@@ -10,6 +10,7 @@ from typing import Any
 from hcloud.core.errors import ProviderUnavailable
 from hcloud.core.model import InstanceType, Resources
 from hcloud.core.paging import checked
+from hcloud.core.resources import Gpus, gpu_kind
 from providers.ec2.clients import Clients
 from providers.ec2.errors import Call, translating_errors
 from providers.ec2.settings import Ec2Settings
@@ -117,14 +118,14 @@ def _usable(description: Mapping[str, Any], settings: Ec2Settings) -> bool:
 def _type(description: Mapping[str, Any], settings: Ec2Settings, provider: str) -> InstanceType:
     memory_mib = int(description["MemoryInfo"]["SizeInMiB"])
     system_mib = max(SYSTEM_MEMORY_MIB_MIN, round(memory_mib * SYSTEM_MEMORY_SHARE))
-    gpus = sum(int(each.get("Count", 0)) for each in description.get("GpuInfo", {}).get("Gpus", ()))
+    gpus = _gpus(description)
     labels = {
         "family": str(description["InstanceType"]).partition(".")[0],
         "architecture": settings.architecture,
         "clock_ghz": str(description.get("ProcessorInfo", {}).get("SustainedClockSpeedInGhz", "")),
         "network": str(description.get("NetworkInfo", {}).get("NetworkPerformance", "")),
         "burstable": "yes" if description.get("BurstablePerformanceSupported") else "",
-        "gpus": str(gpus) if gpus else "",
+        "gpus": str(gpus.count) if gpus is not None else "",
         "spot": "yes" if "spot" in description.get("SupportedUsageClasses", ("spot",)) else "no",
     }
     return InstanceType(
@@ -134,10 +135,21 @@ def _type(description: Mapping[str, Any], settings: Ec2Settings, provider: str) 
             vcpus=float(description["VCpuInfo"]["DefaultVCpus"]),
             memory_mib=max(64, memory_mib - system_mib),
             disk_gib=settings.disk_gib - settings.system_disk_gib,
+            gpus=gpus,
         ),
         boot_delay_s=settings.boot_delay_s,
         labels={**settings.tags, **{key: value for key, value in labels.items() if value}},
     )
+
+
+def _gpus(description: Mapping[str, Any]) -> Gpus | None:
+    """Return a type's GPUs; None if it has none, or others than NVIDIA's, which agents do not know."""
+    found = [each for each in description.get("GpuInfo", {}).get("Gpus", ()) if each.get("Count", 0) > 0]
+    if not found or any(str(each.get("Manufacturer", "")).lower() != "nvidia" for each in found):
+        return None
+    kind, count = str(found[0].get("Name", "")), sum(int(each["Count"]) for each in found)
+    memory_mib = min(int(each.get("MemoryInfo", {}).get("SizeInMiB", 0)) for each in found)
+    return Gpus(count=count, kind=gpu_kind(kind), memory_gib=round(memory_mib / 1024.0, 3))
 
 
 def _offered(clients: Clients, settings: Ec2Settings, subnets: Mapping[str, str]) -> Iterator[tuple[str, str]]:

@@ -14,6 +14,7 @@ from hcloud.core.clock import Clock
 from hcloud.core.commitments import CommitmentKind, next_kind, parts_by_kind
 from hcloud.core.errors import InsufficientCapacity, ProviderError, ProviderUnavailable
 from hcloud.core.model import InstanceType, Market, Offer, Resources
+from hcloud.core.resources import Gpus, gpu_kind
 from hcloud.provider import CommitmentUse
 from providers.gce.api import AggregatedList, Api
 from providers.gce.commitments import CommitmentBalances, Use, needs_of, series_of_type
@@ -51,6 +52,7 @@ class MachineTypeInfo:
     guest_cpus: int
     """vCPUs that the instance shows; quotas count these."""
     memory_mib: int
+    gpus: Gpus | None = None
 
 
 class GceCatalog:
@@ -279,6 +281,7 @@ class GceCatalog:
                     vcpus=SHARED_CORE_VCPUS.get(each.name, float(each.guest_cpus)),
                     guest_cpus=each.guest_cpus,
                     memory_mib=each.memory_mb,
+                    gpus=_gpus(each),
                 )
                 for each in self._selected_types(zone)
             )
@@ -307,7 +310,7 @@ class GceCatalog:
         if memory_mib <= 0:
             return
         disk_gib = max(1.0, self._settings.disk_gib - SYSTEM_DISK_GIB)
-        capacity = Resources(vcpus=info.vcpus, memory_mib=memory_mib, disk_gib=disk_gib)
+        capacity = Resources(vcpus=info.vcpus, memory_mib=memory_mib, disk_gib=disk_gib, gpus=info.gpus)
         instance_type = InstanceType(
             provider=provider,
             name=info.name,
@@ -381,8 +384,35 @@ class GceCatalog:
 
 
 def _usable(each: compute.MachineType) -> bool:
-    # Arm types would need another image.
-    return each.architecture in ("X86_64", "") and not each.deprecated.state and not each.accelerators
+    # Arm types would need another image. Accelerators other than the GPUs below would not be known to agents.
+    right = each.architecture in ("X86_64", "") and not each.deprecated.state
+    return right and (not each.accelerators or _gpus(each) is not None)
+
+
+GPU_MEMORY_GIB: Mapping[str, float] = {
+    "t4": 16.0,
+    "p4": 8.0,
+    "p100": 16.0,
+    "v100": 16.0,
+    "l4": 24.0,
+    "a100": 40.0,
+    "a100-80gb": 80.0,
+    "h100-80gb": 80.0,
+    "h100-mega-80gb": 80.0,
+    "h200-141gb": 141.0,
+}
+"""Memory of each GPU, which the API does not say. Source: "GPU machine types" of Compute Engine's documentation."""
+
+
+def _gpus(each: compute.MachineType) -> Gpus | None:
+    """Return the GPUs that a machine type brings; None if it brings none, or accelerators that are not listed above."""
+    kinds = {gpu_kind(found.guest_accelerator_type): found.guest_accelerator_count for found in each.accelerators}
+    if len(kinds) != 1:
+        return None
+    [(kind, count)] = kinds.items()
+    if kind not in GPU_MEMORY_GIB or count < 1:
+        return None
+    return Gpus(count=count, kind=kind, memory_gib=GPU_MEMORY_GIB[kind])
 
 
 def _is_custom(name: str) -> bool:

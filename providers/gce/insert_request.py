@@ -65,9 +65,11 @@ def _scheduling(request: LaunchRequest, settings: GceSettings) -> compute.Schedu
     # expiry. With a worker, the worker does, because its expiry can be renewed and Compute Engine's limit cannot be
     # moved; the limit is then only a safety net.
     spot = request.offer.market is Market.SPOT
+    # Instances with GPUs cannot be moved to another host.
+    stays = request.offer.instance_type.capacity.gpus is not None
     scheduling = compute.Scheduling(
         provisioning_model="SPOT" if spot else "STANDARD",
-        on_host_maintenance="TERMINATE" if spot else None,
+        on_host_maintenance="TERMINATE" if spot or stays else None,
         automatic_restart=False,
         instance_termination_action="DELETE",
     )

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from hcloud.core.errors import InsufficientCapacity, OutcomeUnknown, ProviderUnavailable
-from hcloud.core.model import CommittedCapacity, Market, Offer
+from hcloud.core.model import CommittedCapacity, Gpus, Market, Offer
 from providers.ec2.prices import Price, sane_spot
+from providers.ec2.region_info import _gpus
 from tests.providers.ec2.ec2_bench import PRICES, Ec2Bench
 from tests.providers.ec2.fake_ec2 import REGION, USD_PER_H
 
@@ -261,3 +262,14 @@ def test_reservations_that_cannot_be_read_are_told_and_cost_nothing_else(bench: 
 def test_image_for_another_processor_is_refused(bench: Ec2Bench) -> None:
     with pytest.raises(ProviderUnavailable, match="not arm64"):
         bench.build({"architecture": "arm64"}).offers()
+
+
+def test_types_with_gpus_say_how_many_of_which_kind_and_size(bench: Ec2Bench, tmp_path: Path) -> None:
+    names = ("g4dn.12xlarge", "m5.large")
+    (tmp_path / "prices.json").write_text(json.dumps({REGION: {name: {"on_demand": 1.0} for name in names}}))
+    found = offered(bench, prices={}, prices_file=str(tmp_path / "prices.json"), instance_types=list(names))
+    kinds = {name: each.instance_type.capacity.gpus for (_, name, _), each in found.items()}
+    assert kinds["g4dn.12xlarge"] == Gpus(count=4, kind="t4", memory_gib=16.0)
+    assert kinds["m5.large"] is None
+    of_amd = {"GpuInfo": {"Gpus": [{"Name": "Radeon Pro V520", "Manufacturer": "AMD", "Count": 1}]}}
+    assert _gpus(of_amd) is None, "agents do not know them"

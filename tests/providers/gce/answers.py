@@ -18,8 +18,17 @@ TYPES: Mapping[str, tuple[int, int]] = {
     "n2-standard-2": (2, 8192),
     "c2-standard-4": (4, 16384),
     "t2a-standard-1": (1, 4096),
+    "g2-standard-4": (4, 16384),
+    "a2-highgpu-2g": (24, 174080),
+    "ct5lp-hightpu-1t": (24, 49152),
 }
 """Predefined types: vCPUs and MB."""
+ACCELERATORS: Mapping[str, tuple[str, int]] = {
+    "g2-standard-4": ("nvidia-l4", 1),
+    "a2-highgpu-2g": ("nvidia-tesla-a100", 2),
+    "ct5lp-hightpu-1t": ("ct5lp", 1),
+}
+"""What types bring beside processors: kind and count."""
 CUSTOM = re.compile(r"(?:(e2|n1|n2|n2d)-)?custom-(\d+)-(\d+)")
 
 
@@ -69,7 +78,15 @@ def machine_type(zone_link: str, name: str) -> Json | None:
         "architecture": "ARM64" if name.startswith("t2a") else "X86_64",
         "zone": zone_link.rpartition("/")[2],
         "selfLink": f"{zone_link}/machineTypes/{name}",
+        **_accelerators(name),
     }
+
+
+def _accelerators(name: str) -> Json:
+    if name not in ACCELERATORS:
+        return {}
+    kind, count = ACCELERATORS[name]
+    return {"accelerators": [{"guestAcceleratorType": kind, "guestAcceleratorCount": count}]}
 
 
 def stockout(project: str, zone: str, type_name: str, code: str) -> Json:

@@ -17,6 +17,7 @@ from typing import Any
 
 from hcloud.core.clock import Clock
 from tests.providers.gce.answers import (
+    ACCELERATORS,
     BASE,
     CUSTOM,
     TYPES,
@@ -220,6 +221,9 @@ class FakeCompute:
         ):
             raise invalid(f"Invalid value for field 'resource.labels': '{labels}'.")
         self._judge_scheduling(body.get("scheduling", {}))
+        scheduling, bound = body.get("scheduling", {}), wanted.rpartition("/")[2] in ACCELERATORS
+        if bound and scheduling.get("onHostMaintenance") != "TERMINATE":
+            raise invalid("Instances with guest accelerators do not support live migration.")
         self._judge_reservation(zone, body)
         if not body.get("disks") or not body.get("networkInterfaces"):
             raise invalid("A boot disk and a network interface are needed.")

@@ -6,7 +6,7 @@ from datetime import datetime
 import pytest
 
 from hcloud.core.errors import ProviderUnavailable
-from hcloud.core.model import CommittedCapacity, Market, Offer
+from hcloud.core.model import CommittedCapacity, Gpus, Market, Offer
 from hcloud.provider import Provider
 from tests.providers.gce.answers import stamp
 from tests.providers.gce.bench import PRICES, GceBench
@@ -302,3 +302,14 @@ def test_unused_reservations_and_commitments_are_listed_at_what_they_cost(bench:
     held = found["reservation us-central1-a/held"]
     assert (held.count, held.unused, held.usd_per_h) == (2, 1, 0.042)
     assert pool.ends_at == datetime.fromisoformat("2039-01-01T00:00:00.000-08:00").timestamp()
+
+
+def test_types_with_gpus_of_a_known_kind_are_offered_and_launched(bench: GceBench) -> None:
+    names = ("e2-standard-2", "g2-standard-4", "a2-highgpu-2g", "ct5lp-hightpu-1t")
+    bench.prices_file.write_text(json.dumps({"us-central1": {name: {"on_demand": 0.7} for name in names}}))
+    provider = bench.plain(types=["*"])
+    kinds = {each.instance_type.name: each.instance_type.capacity.gpus for each in provider.offers()}
+    l4, a100 = Gpus(count=1, kind="l4", memory_gib=24.0), Gpus(count=2, kind="a100", memory_gib=40.0)
+    assert kinds == {"e2-standard-2": None, "g2-standard-4": l4, "a2-highgpu-2g": a100}
+    offer = found(provider, "us-central1-a", "g2-standard-4")
+    assert provider.launch(bench.request(offer=offer)).price_usd_per_h == 0.7
