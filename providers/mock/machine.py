@@ -9,6 +9,7 @@ from typing import Any
 
 from hcloud.core.cpu_topology import typical_topology
 from hcloud.core.model import Market, Resources
+from hcloud.core.resources import resources_from
 from hcloud.provider import CloudInstance, CloudState, SimulatedMachine
 
 
@@ -171,4 +172,4 @@ class MachineRow:
     @classmethod
     def from_json(cls, row: Mapping[str, Any]) -> MachineRow:
         """Return the row that :meth:`to_json` wrote."""
-        return cls(**{**row, "market": Market(row["market"]), "capacity": Resources(**row["capacity"])})
+        return cls(**{**row, "market": Market(row["market"]), "capacity": resources_from(row["capacity"])})

@@ -76,7 +76,7 @@ def follows_as_if_new(plan_cache: PlanCache, states: list[tuple[list[str], list[
         fleet = opened(plan_cache, *rows) if known else opened(plan_cache, tuple(rows[0]), tuple(rows[1]))
         assert told(fleet) == told(opened(PlanCache(), tuple(reversed(rows[0])), tuple(rows[1])))
         for at in range(len(fleet.instances)):  # what one plan uses is free again for the next
-            fleet.use(at, np.array([0.5, 1.0, 1.0]))
+            fleet.use(at, np.array([0.5, 1.0, 1.0, 0.0]))
 
 
 @settings(max_examples=60)
