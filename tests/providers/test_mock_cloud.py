@@ -500,7 +500,7 @@ def test_bad_setting_is_one_clear_sentence(clock: ManualClock, settings: dict[st
 
 def test_default_catalogue_has_types_of_several_sizes_in_three_zones_and_markets(clock: ManualClock) -> None:
     offers = cloud_on(clock).offers()
-    assert len({each.instance_type.name for each in offers}) == 10
+    assert len({each.instance_type.name for each in offers}) == 13
     assert {each.zone for each in offers} == {"east-1a", "east-1b", "west-1a"}
     assert {each.market for each in offers} == set(Market)
     assert len({each.instance_type.capacity.vcpus for each in offers}) >= 5
