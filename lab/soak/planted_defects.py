@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from traceback import format_exception
 from typing import cast
@@ -90,11 +90,13 @@ class FailingUnits(UnitActions):
             if _fails_at(self.store.job(intent.subject), "stopping", self.active):
                 raise Planted(f"planted in stopping {intent.subject}")
 
-    def record_place(self, txn: Transaction, action: Place, free: dict[str, Resources]) -> Intent:
+    def record_place(
+        self, txn: Transaction, action: Place, free: dict[str, Resources], gpus_in_use: Mapping[str, set[int]]
+    ) -> Intent:
         """Record a placement, or half of it."""
         failing = _fails_at(txn.job(action.job_id), "placing", self.active)
         return UnitActions.record_place(
-            self, cast(Transaction, _FailingTransaction(txn)) if failing else txn, action, free
+            self, cast(Transaction, _FailingTransaction(txn)) if failing else txn, action, free, gpus_in_use
         )
 
 

@@ -48,9 +48,9 @@ def overcommits_machines(daemon: Controller, _: pytest.MonkeyPatch) -> None:
     units = daemon.applier.units
     honest = units.record_place
 
-    def record_place(txn: Transaction, action: Place, free: dict[str, Any]) -> Intent:
+    def record_place(txn: Transaction, action: Place, free: dict[str, Any], gpus_in_use: dict[str, Any]) -> Intent:
         ranks = tuple(replace(r, resources=replace(r.resources, vcpus=0.1)) for r in action.ranks)
-        return honest(txn, replace(action, ranks=ranks), free)
+        return honest(txn, replace(action, ranks=ranks), free, gpus_in_use)
 
     daemon.applier.units = changed_by(units, record_place=record_place)
 
