@@ -30,7 +30,15 @@ TargetKind = Literal["batch", "service", "best_effort"]
 Share = Annotated[Number, Field(ge=0, le=1)]
 ORDERS = RuleNames(
     plain=("least_loaded", "first_fit", "random"),
-    classified=("paragon", "quasar", "heterogeneity_oblivious", "interference_oblivious", "least_loss", "sampled"),
+    classified=(
+        "paragon",
+        "quasar",
+        "heterogeneity_oblivious",
+        "interference_oblivious",
+        "least_loss",
+        "sampled",
+        "co_schedule",
+    ),
 )
 """The placement orders; each is a file of ``hcloud/planner/placement/orders``."""
 STRATEGIES = RuleNames(plain=("best_value", "sr", "odf", "odm"), classified=("hf", "hm"))
@@ -336,7 +344,8 @@ class PlacementPolicy:
     """least_loaded: lowest vCPU utilisation; first_fit: lowest instance number; random: any; paragon: no interference
     with neighbours, then best type, then tightest fit; quasar: paragon with the fewest vCPUs and nodes that meet the
     target; heterogeneity_oblivious: paragon without the type; interference_oblivious: best type only; least_loss: the
-    smallest expected loss of performance of the job and its neighbours; sampled: the same among a few drawn at random.
+    smallest expected loss of performance of the job and its neighbours; sampled: the same among a few drawn at random;
+    co_schedule: where it and its neighbours are done soonest, for batches whose run times are known (ESP).
     """
     sampled_quantile: Annotated[Number, Field(ge=0.5, le=0.99)] = 0.9
     """With `order: sampled`: a job is to get one of the best, better than this fraction of the machines with room; in

@@ -112,7 +112,7 @@ def test_an_unknown_order_is_one_sentence_with_the_known_names(install: Install)
     path = write_policy(install(TOY), "fulest")
     known = (
         "least_loaded, first_fit, random, paragon, quasar, heterogeneity_oblivious, interference_oblivious, "
-        "least_loss, sampled"
+        "least_loss, sampled, co_schedule"
     )
     expected = f"placement.order: must be one of {known}, fullest, not 'fulest'; did you mean 'fullest'?"
     with pytest.raises(ConfigError) as caught:

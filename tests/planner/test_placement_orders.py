@@ -73,6 +73,7 @@ def fleet(**changes: object) -> Snapshot:
         ("interference_oblivious", "inst-1", "best_type"),
         ("least_loss", "inst-3", "least_loss"),
         ("sampled", "inst-3", "sampled"),
+        ("co_schedule", "inst-3", "least_loss"),  # run times are not known
     ],
 )
 def test_each_order_prefers_another_machine(order: str, taken: str, code: str) -> None:

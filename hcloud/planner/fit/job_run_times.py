@@ -57,6 +57,7 @@ class JobRunTimes:
     neighbour_tolerance: float = 0.0
     """Share of its performance that neighbours may cost a job."""
     _by_job: dict[JobId, RunTimes | None] = field(default_factory=dict)
+    _rests: dict[tuple[JobId, float], float | None] = field(default_factory=dict)
 
     def of(self, job: Job) -> RunTimes | None:
         """Return how long ``job`` runs from start to end; None: nothing is known, or it is a service."""
@@ -86,8 +87,11 @@ class JobRunTimes:
     def rest_s(self, job: Job, ran_s: float) -> float | None:
         """Return the median of what is left of a job that ran for ``ran_s``, in seconds; None: unknown, or a
         service."""
-        found = self.of(job)
-        return None if found is None else found.after(ran_s).quantile(0.5) - ran_s
+        key = (job.id, ran_s)
+        if key not in self._rests:
+            found = self.of(job)
+            self._rests[key] = None if found is None else found.after(ran_s).quantile(0.5) - ran_s
+        return self._rests[key]
 
     def _find(self, job: Job) -> RunTimes | None:
         if job.spec.target.kind == "service":

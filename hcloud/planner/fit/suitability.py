@@ -63,6 +63,8 @@ class Suitability(JobSizes):
     preferences: dict[str, Amounts] = field(default_factory=dict)
     aim: SizeTarget | None = None
     """Size target of the current search."""
+    sought: Job | None = None
+    """The job that the current search is for."""
     prospects: dict[tuple[bytes, float], WaitingValue] = field(default_factory=dict)
     loss: float = 0.0
     """Expected loss of the current job to its neighbours."""
@@ -260,7 +262,7 @@ class Suitability(JobSizes):
     def aim_at(self, job: Job, aim: SizeTarget | None) -> None:
         """Begin a search for ``job``; ``aim``: the result of :meth:`aim_of`, if already known (Quasar)."""
         self.chosen.clear()
-        self.loss, self.observed_beside, self.aim = 0.0, False, aim or self.aim_of(job)
+        self.loss, self.observed_beside, self.aim, self.sought = 0.0, False, aim or self.aim_of(job), job
 
     def rank_sizes(self, application: str, aim: SizeTarget) -> RankSizes:
         """Return the vCPUs a rank gets on the machines of the fleet with their present residents."""
