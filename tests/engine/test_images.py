@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.engine.alone import run_alone
-from tests.engine.tiny_image import podman, tiny_image
+from tests.engine.tiny_image import containers_of, tiny_image
 from tests.machine import needs_podman
 
 IMAGE = "localhost/hcloud-test-tiny:1"
@@ -25,7 +25,7 @@ def test_command_runs_in_the_image_with_our_own_sandbox(tmp_path: Path, image: s
     assert found.exit["exit_code"] == 0, found
     assert found.stdout.startswith("inside the image\n")
     assert "Uid:\t62000" in found.stdout and "CapBnd:\t0000000000000000" in found.stdout
-    assert podman("ps", "--all", "--quiet") == ""
+    assert containers_of(image) == ""
 
 
 @needs_podman

@@ -12,7 +12,7 @@ from hcloud.provider import ExitRecord, UnitSpec
 from tests.contract.runner_contract import COUNTS_ON
 from tests.engine.conftest import NAME
 from tests.engine.site import PATIENCE_S, Machine, Watch, kill, new_unit_id
-from tests.engine.tiny_image import podman, tiny_image
+from tests.engine.tiny_image import containers_of, tiny_image
 from tests.machine import groups_named, needs_cgroups_v1, needs_podman, needs_stress_ng
 from tests.waiting import wait_until
 
@@ -189,6 +189,6 @@ def test_job_in_an_image_is_profiled_in_it_without_changing_it(watch: Watch, mac
 
     with tiny_image(tmp_path, "localhost/hcloud-test-counts:1", ["sh", "cat"]) as name:
         record = in_time(measured)
-        assert podman("ps", "--all", "--quiet") == ""
+        assert containers_of(name) == ""
     assert record.findings is not None and record.findings.measure is Measure.PROGRESS, record
     assert [each.column for each in record.findings.readings] == ["local/here", "0.5 vCPU"], record

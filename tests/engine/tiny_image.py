@@ -16,6 +16,11 @@ def podman(*words: str) -> str:
     return done.stdout
 
 
+def containers_of(image: str) -> str:
+    """Return the ids of the containers made of an image; others are other tests'."""
+    return podman("ps", "--all", "--quiet", "--filter", f"ancestor={image}")
+
+
 @contextmanager
 def tiny_image(
     folder: Path, name: str, programs: Sequence[str], files: Mapping[str, str] | None = None
