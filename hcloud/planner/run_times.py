@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
-from hcloud.classifier.applications import identify
+from hcloud.classifier.applications import Identity, identify
 from hcloud.core.model import JOB_ENDED, JOB_ON_INSTANCE, Job, JobSpec
 from hcloud.core.units import parse_number
 from hcloud.forecast.run_time_tracker import queue_name, submission_hour_and_weekday
@@ -21,6 +22,9 @@ GROUP_TAG, QUEUE_TAG, EXECUTABLE_TAG, REQUESTED_TAG = "group", "queue", "executa
 """Tags of a job that predict its run time, where they are given. Job logs are read into these."""
 BY_PROFILE, BY_USUAL = "profile", "usual run time"
 """Sources of what past runs do not predict: the job's classification, and the mean of its program's runs."""
+MOST_ANSWERS = 1_000
+"""So many answers are remembered, of some 5 KB each."""
+_UNANSWERED: Any = object()
 _OWN = (("application",), ("user", "name"), ("user", "executable"))
 """Combinations of features that only runs of the same program share."""
 
@@ -34,8 +38,14 @@ def has_run_time(spec: JobSpec) -> bool:
 def features_of(spec: JobSpec, submitted_at: float) -> RunFeatures:
     """Return what predicts a job's run time: all that is known when it is submitted."""
     hour, weekday = submission_hour_and_weekday(submitted_at)
-    executable = spec.tags.get(EXECUTABLE_TAG, identify(spec).name)
-    return replace(kind_features(spec), name=spec.name, executable=executable, submit_hour=hour, submit_weekday=weekday)
+    identity = identify(spec)
+    return RunFeatures(
+        name=spec.name,
+        executable=spec.tags.get(EXECUTABLE_TAG, identity.name),
+        submit_hour=hour,
+        submit_weekday=weekday,
+        **_of_kind(spec, identity),
+    )
 
 
 def recorded_features(spec: JobSpec, submitted_at: float) -> dict[str, str | float]:
@@ -45,14 +55,18 @@ def recorded_features(spec: JobSpec, submitted_at: float) -> dict[str, str | flo
 
 def kind_features(spec: JobSpec) -> RunFeatures:
     """Return those features that all jobs of a kind (:mod:`hcloud.planner.queued_jobs`) have in common."""
-    return RunFeatures(
-        user=spec.user,
-        application=identify(spec).program,
-        group=spec.tags.get(GROUP_TAG),
-        queue=spec.tags.get(QUEUE_TAG, queue_name(spec.target.kind, spec.priority)),
-        requested_s=_requested_s(spec),
-        size=spec.resources.vcpus * spec.nodes.count,
-    )
+    return RunFeatures(**_of_kind(spec, identify(spec)))
+
+
+def _of_kind(spec: JobSpec, identity: Identity) -> dict[str, Any]:
+    return {
+        "user": spec.user,
+        "application": identity.program,
+        "group": spec.tags.get(GROUP_TAG),
+        "queue": spec.tags.get(QUEUE_TAG, queue_name(spec.target.kind, spec.priority)),
+        "requested_s": _requested_s(spec),
+        "size": spec.resources.vcpus * spec.nodes.count,
+    }
 
 
 def _requested_s(spec: JobSpec) -> float | None:
@@ -67,12 +81,22 @@ class RunTimeForecasts:
 
     predictor: MixturePredictor | None = field(default=None, repr=False)
     """What was learnt, which never changes; None: nothing."""
+    _answers: dict[RunFeatures, RunTimes | None] = field(default_factory=dict, repr=False)
 
     def of_job(self, job: Job) -> RunTimes | None:
         """Return the run time of ``job``, from start to end, by all that is known of it; None: nothing is."""
-        if self.predictor is None or not has_run_time(job.spec) or self.history(job) == 0:
+        if self.predictor is None or not has_run_time(job.spec):
             return None
-        return self.predictor.predict(features_of(job.spec, job.submitted_at))
+        features = features_of(job.spec, job.submitted_at)
+        answer: RunTimes | None = self._answers.get(features, _UNANSWERED)
+        if answer is _UNANSWERED:
+            if len(self._answers) >= MOST_ANSWERS:
+                self._answers.clear()
+            known = self.predictor.runs_of(features, *_OWN) > 0
+            # What was known when it was predicted is of no use to plans, and is as large as the rest.
+            answer = replace(self.predictor.predict(features), evidence=b"") if known else None
+            self._answers[features] = answer
+        return answer
 
     def history(self, job: Job) -> int:
         """Return how many runs of the job's program, or of the user's jobs of that name, are remembered."""
@@ -84,16 +108,11 @@ class RunTimeForecasts:
     def deadline_probabilities(self, jobs: Sequence[Job], now: float) -> list[float | None]:
         """Return the probability of each job to meet its deadline if it starts now, or goes on running; None: it has
         none, or its run time is not known."""
-        found, chances = dict[RunFeatures, RunTimes | None](), list[float | None]()
-        for job in jobs if self.predictor is not None else ():
-            run_time = None
-            if job.deadline_at is not None and has_run_time(job.spec):
-                features = features_of(job.spec, job.submitted_at)
-                if features not in found:
-                    found[features] = self.of_job(job)
-                run_time = found[features]
-            chances.append(None if run_time is None else deadline_probability(job, run_time, now))
-        return chances or [None] * len(jobs)
+        run_times = [None if job.deadline_at is None else self.of_job(job) for job in jobs]
+        return [
+            None if run_time is None else deadline_probability(job, run_time, now)
+            for job, run_time in zip(jobs, run_times, strict=True)
+        ]
 
     def of_program(self, program: str) -> RunTimes | None:
         """Return the run time of jobs of ``USER:PROGRAM``, from start to end; None: no run of it is known."""

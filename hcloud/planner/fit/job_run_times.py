@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
@@ -111,8 +111,6 @@ class JobRunTimes:
         known = snapshot.plan_cache.run_times.get(job.id)
         if known is None or not made_of.same_as(known[0]):
             found = self._predict(job, classification, rows)
-            # What was known when it was predicted is of no use here, and is as large as the rest.
-            found = found and replace(found, evidence=b"")
             if found is not None and job.run is not None:
                 found = found.times(job.run.count)
             known = snapshot.plan_cache.run_times[job.id] = (made_of, found)

@@ -16,6 +16,7 @@ import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice
 from math import inf
 from typing import NamedTuple
@@ -293,13 +294,13 @@ class _Pools:
     capacity: dict[int, float] = field(default_factory=dict)
     reserved: Mask = field(init=False)
     rented: Mask = field(init=False)
-    _columns: list[str] = field(init=False)
-    _stretches: dict[tuple[str, tuple[str, ...], float], dict[str, float]] = field(default_factory=dict)
+    _columns: tuple[str, ...] = field(init=False)
+    _stretches: dict[tuple[str, tuple[str, ...], float], Mapping[str, float]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         fleet = self.context.fleet
         open_now = fleet.placeable | fleet.coming
-        self._columns = sorted({*fleet.type_columns, *map(column_of, self.market.offers)})
+        self._columns = tuple(sorted({*fleet.type_columns, *map(column_of, self.market.offers)}))
         self.reserved, self.rented = open_now & fleet.reserved, open_now & ~fleet.reserved
         sizes = np.bincount(fleet.type_at[self.reserved], fleet.capacity[0][self.reserved], len(fleet.type_columns))
         self.capacity = {pool: float(sizes[pool]) for pool in np.unique(fleet.type_at[self.reserved]).tolist()}
@@ -394,23 +395,20 @@ class _Pools:
             boot_s=boot_s if boot_s < inf else 0.0,
         )
 
-    def _stretches_of(self, application: str, preferred: tuple[str, ...], slower: float) -> dict[str, float]:
+    def _stretches_of(self, application: str, preferred: tuple[str, ...], slower: float) -> Mapping[str, float]:
         """Return by type of machine (:attr:`Fleet.type_columns`, and those on offer) how many times as long jobs run
         there as on the best type, in steps of a tenth: as their program was measured, else as they say themselves."""
         key = (application, preferred, slower)
         if key not in self._stretches:
             known = self.context.snapshot.applications.get(application)
-            columns = self._columns
-            rates = {} if known is None else {name: each.value for name, each in known.by_type.items()}
-            best, had = max(rates.values(), default=0.0), [rates[each] for each in columns if each in rates]
-            usual = float(np.median(had)) if had else best
-            self._stretches[key] = {
-                column: max(1.0, round(best / max(rates.get(column, usual), 1e-9), 1))
-                if best > 0.0
-                else 1.0
-                if not preferred or matches(column.partition("/")[2], preferred)
-                else slower
-                for column in columns
+            measured = None
+            if known is not None:
+                measured = known.answer(
+                    ("stretches", self._columns), partial(_measured_stretches, known, self._columns)
+                )
+            self._stretches[key] = measured or {
+                column: 1.0 if not preferred or matches(column.partition("/")[2], preferred) else slower
+                for column in self._columns
             }
         return self._stretches[key]
 
@@ -430,19 +428,31 @@ class _Pools:
         return best[1:]
 
 
+def _measured_stretches(known: Classification, columns: Sequence[str]) -> dict[str, float] | None:
+    """Return by type how many times as long a measured program runs there as on the best one; None: it was not
+    measured."""
+    rates = {name: each.value for name, each in known.by_type.items()}
+    best, had = max(rates.values(), default=0.0), [rates[each] for each in columns if each in rates]
+    if best <= 0.0:
+        return None
+    usual = float(np.median(had)) if had else best
+    return {column: max(1.0, round(best / max(rates.get(column, usual), 1e-9), 1)) for column in columns}
+
+
 def _pending(context: PlanContext, inputs: _Inputs) -> Iterator[tuple[Job, _Planned]]:
     """Yield the jobs to plan, those with a target first, each kind in order."""
     levels = {each: at for at, each in enumerate(sorted({job.spec.priority for job, _ in inputs.candidates})[-LEVELS:])}
+    capacity = dict(inputs.capacity)
     for job, group in inputs.candidates:
         where, run_time = inputs.places[group], context.run_times.of(job)
         if where is None or run_time is None:
             continue
         usd, slower = EACH_WORTH, where.bought_stretch
         if slower is not None:
-            if dict(inputs.capacity)[_BOUGHT] < where.amount:
+            if capacity[_BOUGHT] < where.amount:
                 continue
             usd = where.usd_per_h * slower * run_time.likely_s / HOUR_S
-        found = list(_options(where, usd, rented=dict(inputs.capacity)[_RENTED] > SLACK))
+        found = list(_options(where, usd, rented=capacity[_RENTED] > SLACK))
         worth = PRIORITY_WORTH ** levels.get(job.spec.priority, 0)
         pending = PendingJob(
             number=number_of(job.id),
