@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import partial
 from typing import NamedTuple
 
 from hcloud.core.estimates import Classification, Estimate
@@ -38,8 +39,8 @@ def kept(pressure: float, tolerated: float) -> float:
 
 def excess(pressure: float, tolerated: float) -> float:
     """Return the extra run time (0: none, 1: twice as long) of a job tolerating 0..100 under a pressure of 0..100."""
-    share = NEVER_SHARE if tolerated >= PRESSURE_MAX else 1.0
-    return share * EXCESS * max(0.0, pressure) / max(TOLERATED_MIN, tolerated)
+    factor, divisor = _as_fraction(tolerated)
+    return factor * max(0.0, pressure) / divisor
 
 
 # ---------------------------------------------------------------------------------------------------- beside neighbours
@@ -65,24 +66,50 @@ class NeighbourLoss(NamedTuple):
         return worst if self.is_steady else Estimate(worst.value / 2.0, 0.0, worst.high)
 
 
+class _Felt(NamedTuple):
+    """A resource that a job feels: additional run time by pressure (:func:`excess`), as a factor and a divisor."""
+
+    source: str
+    expected: tuple[float, float]
+    at_most: tuple[float, float]
+    at_least: tuple[float, float]
+
+
+_UNKNOWN_CAUSED = (UNKNOWN_PRESSURE.value, UNKNOWN_PRESSURE.high - UNKNOWN_PRESSURE.value, UNKNOWN_PRESSURE.value)
+
+
 def neighbour_loss(known: Classification, neighbours: Sequence[Classification | None]) -> Estimate:
     """Return the share of performance (0..1) that a job loses beside ``neighbours`` (None: unknown), with 80 % limits.
 
     The resource with the largest loss decides. Errors of pressures and of what is tolerated are independent.
     """
     value = low = high = 0.0
-    for source in known.tolerated.keys() - CORE_SOURCES - NOT_COUNTED if neighbours else ():
-        feels = known.tolerated[source]
-        presses = [
-            UNKNOWN_PRESSURE if each is None else each.caused.get(source, UNKNOWN_PRESSURE) for each in neighbours
-        ]
-        pressure = math.fsum(each.value for each in presses)
-        more = min(PRESSURE_MAX, pressure + math.hypot(*(each.high - each.value for each in presses)))
-        less = max(0.0, pressure - math.hypot(*(each.value - each.low for each in presses)))
-        pressure = min(PRESSURE_MAX, pressure)
-        longer = excess(pressure, feels.value)
-        slower = math.hypot(excess(more, feels.value) - longer, excess(pressure, feels.low) - longer)
-        faster = math.hypot(longer - excess(less, feels.value), longer - excess(pressure, feels.high))
+    presses = [{} if each is None else each.answer("caused", partial(_caused, each)) for each in neighbours]
+    for source, (factor, divisor), at_most, at_least in known.answer("felt", partial(_felt, known)) if presses else ():
+        caused, further, back = zip(*[each.get(source, _UNKNOWN_CAUSED) for each in presses], strict=True)
+        total = math.fsum(caused)
+        pressure = max(0.0, min(PRESSURE_MAX, total))
+        longer = factor * pressure / divisor
+        more = factor * max(0.0, min(PRESSURE_MAX, total + math.hypot(*further))) / divisor
+        less = factor * max(0.0, total - math.hypot(*back)) / divisor
+        slower = math.hypot(more - longer, at_most[0] * pressure / at_most[1] - longer)
+        faster = math.hypot(longer - less, longer - at_least[0] * pressure / at_least[1])
         value, low, high = max(value, longer), max(low, longer - faster), max(high, longer + slower)
     value, low, high = (1.0 - 1.0 / (1.0 + each) for each in (value, low, high))
     return Estimate(value, low, high)
+
+
+def _felt(known: Classification) -> list[_Felt]:
+    counted = [each for each in known.tolerated.items() if each[0] not in CORE_SOURCES and each[0] not in NOT_COUNTED]
+    return [_Felt(source, *map(_as_fraction, (each.value, each.low, each.high))) for source, each in counted]
+
+
+def _as_fraction(tolerated: float) -> tuple[float, float]:
+    return (NEVER_SHARE if tolerated >= PRESSURE_MAX else 1.0) * EXCESS, max(TOLERATED_MIN, tolerated)
+
+
+def _caused(known: Classification) -> dict[str, tuple[float, float, float]]:
+    """Return the pressure that an application causes by resource, and how far its limits are above and below."""
+    return {
+        source: (each.value, each.high - each.value, each.value - each.low) for source, each in known.caused.items()
+    }

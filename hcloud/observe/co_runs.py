@@ -37,7 +37,7 @@ class CoRunPeriods:
         known = neighbours if "" not in neighbours and len(neighbours) <= MOST_NEIGHBOURS else None
         period = self._open.get(unit)
         if period is not None and period.neighbours == known and sample.at >= period.last.at:
-            period = self._open[unit] = period._replace(last=sample)
+            period = self._open[unit] = _OpenPeriod(known, period.first, sample)
             if sample.at < period.first.at + MOST_PERIOD_S:
                 return None
         self._open[unit] = _OpenPeriod(known, sample, sample)

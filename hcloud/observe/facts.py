@@ -69,6 +69,8 @@ class UnitHost(NamedTuple):
     instance: Instance
     jobs: Mapping[JobId, Job]
     """The jobs that hold part of the instance."""
+    job_ids: frozenset[JobId]
+    """The same by identifier."""
 
 
 # ----------------------------------------------------------------------------------------------------------- instances

@@ -57,7 +57,7 @@ class UnitObserver:
     """By unit without an owner that was asked to stop, its instance."""
     _totals: dict[str, UnitTotals] = field(default_factory=dict)
     _neighbours: dict[str, frozenset[JobId]] = field(default_factory=dict)
-    """By unit, the jobs beside it by the latest report."""
+    """By unit, its job and those beside it by the latest report."""
     _windows: dict[str, tuple[float, list[float]]] = field(default_factory=dict)
     """By service unit: when its present window began, and the request rates in it."""
     _sampling: Sampling = field(default_factory=Sampling)
@@ -212,7 +212,8 @@ class UnitObserver:
         """Yield what a worker's report adds. ``settled``: unit reports that add nothing (the same objects)."""
         name, held = instance.id, self.unit_index.owners.get(instance.id, {})
         yield from self._isolated(name, name, None, facts.instance_registered(instance, worker, now), observed)
-        host = UnitHost(worker, instance, {job.id: job for job, _ in held.values()})
+        jobs = {job.id: job for job, _ in held.values()}
+        host = UnitHost(worker, instance, jobs, frozenset(jobs))
         known = set(map(id, settled))
         for report in worker.units:
             if id(report) not in known:
@@ -325,15 +326,15 @@ class UnitObserver:
 
     def _note_neighbours(self, unit: str, job: Job, host: UnitHost) -> None:
         """Update what neighbours may have cost a unit: the worst of all it has had."""
-        ids, before = frozenset(host.jobs) - {job.id}, self._neighbours.get(unit)
-        if before == ids or not job.application:
+        before = self._neighbours.get(unit)
+        if before == host.job_ids or not job.application:
             return
         totals, known = self._totals.get(unit, UnitTotals()), self.believed.get(job.application)
-        self._neighbours[unit] = ids
-        others = [self.believed.get(host.jobs[each].application) for each in sorted(ids)]
+        self._neighbours[unit] = host.job_ids
+        others = [self.believed.get(host.jobs[each].application) for each in sorted(host.job_ids - {job.id})]
         loss = neighbour_loss(known, others) if known is not None else UNKNOWN_LOSS
         worst = totals.beside.worst if totals.beside is not None else loss
-        if ids or totals.beside is not None:
+        if others or totals.beside is not None:
             beside = NeighbourLoss(worst=max(worst, loss, key=lambda each: each.high), is_steady=before is None)
             self._totals[unit] = totals._replace(beside=beside)
 

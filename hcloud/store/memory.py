@@ -64,11 +64,15 @@ _seq = attrgetter("seq")
 
 
 class _CoRuns(NamedTuple):
-    """The co-run records; never changed in place."""
+    """The co-run records; a transaction changes a copy of its own."""
 
-    rows: Mapping[CoRunKey, tuple[int, CoRun]]
-    by_time: Sequence[tuple[float, str, CoRunKey]]
+    rows: dict[CoRunKey, tuple[int, CoRun]]
+    by_time: list[tuple[float, str, CoRunKey]]
     """When each was observed last, its key as text, its key; the oldest first."""
+
+    def copy(self) -> _CoRuns:
+        """Return the same records, to be changed."""
+        return _CoRuns(self.rows.copy(), self.by_time.copy())
 
 
 class MemoryTransaction(Transaction):
@@ -90,7 +94,7 @@ class MemoryTransaction(Transaction):
         self._orders = store.orders
         self._meta = store.metas
         self._run_times = store.run_times_state
-        self._co_runs = store.all_co_runs
+        self._committed_co_runs = self._co_runs = store.all_co_runs
         self._made: list[Event] = []
         self._secrets: dict[int, dict[str, str]] = {}
         self._dependents = store.dependents
@@ -350,16 +354,18 @@ class MemoryTransaction(Transaction):
     def add_co_run(self, observed: CoRun) -> CoRun:
         """See :meth:`Transaction.add_co_run`."""
         text = checked_text(co_run_key(observed), "application")
-        rows, by_time = dict(self._co_runs.rows), list(self._co_runs.by_time)
+        if self._co_runs is self._committed_co_runs:
+            self._co_runs = self._committed_co_runs.copy()
+        rows, by_time = self._co_runs
         stored = rows.get(observed.key)
         after = observed if stored is None else stored[1].then(observed)
         if stored is not None:
             del by_time[bisect_left(by_time, (stored[1].observed_at, text, observed.key))]
         rows[observed.key] = (self.revision, after)
         insort(by_time, (after.observed_at, text, observed.key))
-        for _, _, key in by_time[: max(0, len(rows) - MOST_CO_RUNS)]:
-            del rows[key]
-        self._co_runs = _CoRuns(rows, by_time[-MOST_CO_RUNS:])
+        while len(rows) > MOST_CO_RUNS:
+            _, _, oldest = by_time.pop(0)
+            del rows[oldest]
         self.head["revision"] = self.revision
         return after
 
