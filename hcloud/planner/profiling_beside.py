@@ -22,7 +22,7 @@ from hcloud.planner.instance_lifecycle import is_idle
 from hcloud.planner.occupancy import ProgramJobs, held_by
 from hcloud.planner.plan import Classify, Profile
 from hcloud.planner.profiling import why_never
-from hcloud.planner.profiling_offers import offers_for
+from hcloud.planner.profiling_offers import least_run_usd, offers_for
 from hcloud.planner.profiling_runs import affordable, choose_runs, profiling_reason, run_for, sources_on, steps_of
 from hcloud.planner.profiling_state import ProfilingState, open_profiling, type_of
 from hcloud.planner.text import size_share, usd
@@ -60,11 +60,14 @@ def profile_beside(context: PlanContext) -> None:
     occupancy = context.snapshot.plan_cache.occupancy
     if context.policy.profiles_when != "beside" or context.snapshot.paused or not occupancy.unprofiled:
         return
-    state = open_profiling(context)
+    state, least_usd = open_profiling(context), least_run_usd(context)
     worths = [
         worth
         for program, jobs in occupancy.unprofiled.items()
-        if jobs.running and program not in state.programs and (worth := _worth(context, jobs)) is not None
+        if jobs.running
+        and program not in state.programs
+        and (worth := _worth(context, jobs)) is not None
+        and worth.saving_usd >= least_usd
     ]
     for worth in sorted(worths, key=lambda each: (-each.saving_usd, each.job.submitted_at, each.job.id)):
         if len(state.runs) >= context.policy.profiling.max_concurrent:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import inf
+from typing import NamedTuple
 
 from hcloud.core.model import Job, Market, Offer, Resources, matches
 from hcloud.planner.context import PlanContext
@@ -32,9 +33,8 @@ def offers_for(state: ProfilingState, job: Job) -> list[Offer]:
 
 
 def _search_offers(state: ProfilingState, job: Job) -> list[Offer]:
-    context, cheapest = state.context, dict[tuple[str, str], Offer]()
-    made_of = (context.snapshot.offers, context.policy)
-    for offer in context.snapshot.plan_cache.get("to profile on", made_of, lambda: _permitted_offers(context)):
+    cheapest = dict[tuple[str, str], Offer]()
+    for offer in _permitted(state.context).offers:
         kind = type_of(offer)
         fits = kind not in cheapest and job.spec.resources.fits(offer.instance_type.capacity)
         if fits and job.spec.may_use(offer) and _is_available(state, offer):
@@ -87,6 +87,30 @@ def _within_pools(state: ProfilingState, offers: Sequence[Offer]) -> list[Offer]
 
 def _column_of(offer: Offer) -> str:
     return "/".join(type_of(offer))
+
+
+class _Permitted(NamedTuple):
+    """What policy and strategy allow for profiling."""
+
+    offers: list[Offer]
+    """The cheapest first."""
+    least_run_usd: float
+    """What a run costs on the cheapest of them, at least."""
+
+
+def least_run_usd(context: PlanContext) -> float:
+    """Return what a run on one instance costs in USD at least, whatever the job; inf: there are no offers."""
+    return _permitted(context).least_run_usd
+
+
+def _permitted(context: PlanContext) -> _Permitted:
+    made_of = (context.snapshot.offers, context.policy)
+
+    def permitted() -> _Permitted:
+        offers, policy = _permitted_offers(context), context.policy.profiling
+        return _Permitted(offers, min([run_usd(policy, each) for each in offers], default=inf))
+
+    return context.snapshot.plan_cache.get("to profile on", made_of, permitted)
 
 
 def _permitted_offers(context: PlanContext) -> list[Offer]:

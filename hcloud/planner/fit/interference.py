@@ -109,7 +109,7 @@ def quality_classes(applications: Mapping[str, Classification], tolerance: float
     ``tolerance``: share of performance that neighbours may cost. Loss is proportional to pressure, so a machine offers
     a better quality where more loss is accepted.
     """
-    needed = [quality_needed(each) for each in applications.values()]
+    needed = np.array([each.quality_target.value for each in applications.values()]).clip(0.0, 1.0).tolist()
     return QualityClasses.of(needed, count, allowed=tolerance / LOSS_AT_TOLERATED)
 
 

@@ -207,16 +207,18 @@ class HalfEmpty:
             return None
         capacity = fleet.capacity[:2].take(places, axis=1)
         used, limit = capacity - fleet.room[:2].take(places, axis=1), below * capacity
-        # Prices and sizes are computed only where an instance is half empty without them.
+        # Sizes, and then prices, are computed only where an instance is half empty without them.
         empty: Mask = self.rented[places] & np.logical_and.reduce(used < limit, axis=0)
-        expensive = self._above_price(self.offer_market.alone_usd_per_h(group)) if np.count_nonzero(empty) else None
-        candidates = (empty & expensive[places]).nonzero()[0] if expensive is not None else places[:0]
-        if not candidates.size or (group.promise and not self.elsewhere.bears_a_boot(group)):
+        candidates = empty.nonzero()[0]
+        if not candidates.size:
             return None
         more = max(1, group.state.pending) * group.wanted * group.taken_on(fleet.capacity, places[candidates])[:2]
-        empty[:] = False
         used, limit = used.take(candidates, axis=1) + more, limit.take(candidates, axis=1)
         empty[candidates] = np.logical_and.reduce(used < limit, axis=0)
+        expensive = self._above_price(self.offer_market.alone_usd_per_h(group)) if np.count_nonzero(empty) else None
+        if expensive is None or (group.promise and not self.elsewhere.bears_a_boot(group)):
+            return None
+        empty &= expensive[places]
         if (ends_before := self.need.ends_before(group, places[empty])) is not None:
             empty[empty] = ends_before
         return empty
