@@ -40,6 +40,8 @@ class WorkerSetup:
     """Addresses of gateways; empty: those of the request's bootstrap."""
     system_packages: bool = True
     """Install bubblewrap, nftables, stress-ng and Python where the image lacks them."""
+    container_images: bool = False
+    """Install podman, too."""
     notice: Literal["ec2", "gce", "none"] = "none"
     """Metadata service that the worker watches for interruption notices."""
     heed_rebalance: bool = False
@@ -87,6 +89,7 @@ def machine_env(setup: WorkerSetup) -> str:
         "AGENTS": " ".join(f"{name}={sha256}" for name, sha256 in agents),
         "AGENT_URLS": " ".join(f"https://{server}/agent/" for server in servers),
         "SYSTEM_PACKAGES": "yes" if setup.system_packages else "no",
+        **({"CONTAINER_IMAGES": "yes"} if setup.container_images else {}),
     }
     return "".join(f"{name}={shlex.quote(value)}\n" for name, value in values.items())
 

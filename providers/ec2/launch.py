@@ -94,6 +94,7 @@ class LaunchBuilder:
                 capacity=request.offer.instance_type.capacity,
                 gateway_addresses=settings.gateway_addresses,
                 system_packages=settings.system_packages,
+                container_images=settings.container_images,
                 notice="ec2" if request.offer.market is Market.SPOT else "none",
                 heed_rebalance=settings.rebalance == "leave",
                 boot_timeout_s=settings.boot_timeout_s,

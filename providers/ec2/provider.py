@@ -280,8 +280,9 @@ class Ec2Provider:
         )
 
     def why_no_images(self) -> str:
-        """Return that the default image, Debian's own, has no podman; empty for other images."""
-        return "" if self.settings.image else "its default image has no podman; set `image` to one that has"
+        """Return that the default image, Debian's own, has no podman and none is installed; empty for other images."""
+        has_podman = self.settings.image or self.settings.container_images
+        return "" if has_podman else "its default image has no podman; set `container_images: true`"
 
     def commitments(self) -> Mapping[str, Sequence[CommitmentUse]]:
         """Return Reserved Instances, capacity reservations and Savings Plans by kind, without any call."""

@@ -115,6 +115,8 @@ class Ec2Settings(_Ec2Section):
     """Addresses of the gateways as seen from the instances; default: engine.gateway_addresses."""
     system_packages: bool = True
     """Install bubblewrap, nftables, stress-ng and Python at boot where they are missing; false: the image has them."""
+    container_images: bool = False
+    """Install podman at boot where it is missing, so that jobs with an `image` can run; true if the image has it."""
     interruption_queue: Url | None = None
     """SQS queue with spot interruption warnings; without it only the instance itself receives them."""
     rebalance: Literal["ignore", "leave"] = "ignore"

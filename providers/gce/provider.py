@@ -57,9 +57,10 @@ class GceProvider:
         return self._project.examine()
 
     def why_no_images(self) -> str:
-        """Return that Google's public images of Debian and Ubuntu have no podman; empty for other images."""
+        """Return that public images of Debian and Ubuntu have no podman and none is installed; empty for others."""
         public = self.settings.image.startswith(("projects/debian-cloud/", "projects/ubuntu-os-cloud/"))
-        return "its public image has no podman; set `image` to one that has" if public else ""
+        has_podman = not public or self.settings.worker.container_images
+        return "" if has_podman else "its public image has no podman; set `worker.container_images: true`"
 
     def commitments(self) -> Mapping[str, Sequence[CommitmentUse]]:
         """Return reservations and commitments by kind, without any call; unread kinds are absent."""

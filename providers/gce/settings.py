@@ -68,6 +68,8 @@ class WorkerSettings(_GceSection):
 
     system_packages: bool = True
     """Install bubblewrap, nftables, stress-ng and Python at boot where they are missing; false: the image has them."""
+    container_images: bool = False
+    """Install podman at boot where it is missing, so that jobs with an `image` can run; true if the image has it."""
     gateway_addresses: Addresses = ()
     """Addresses of the gateways as seen from the instances; default: engine.gateway_addresses."""
     boot_timeout_s: float = Field(900.0, ge=60)

@@ -27,6 +27,7 @@ def worker_metadata(request: LaunchRequest, settings: GceSettings) -> dict[str, 
         capacity=request.offer.instance_type.capacity,
         gateway_addresses=worker.gateway_addresses,
         system_packages=worker.system_packages,
+        container_images=worker.container_images,
         notice="gce",
         boot_timeout_s=worker.boot_timeout_s,
     )

@@ -58,6 +58,8 @@ def test_an_image_that_no_machine_can_run_is_refused_before_one_is_rented(
             ec2_of(tmp_path, image=CUSTOM),
             ec2_of(tmp_path, regions={"us-east-1": {}, "eu-west-1": {"image": CUSTOM}}),
             gce_of(tmp_path, image="projects/my-project/global/images/with-podman"),
+            ec2_of(tmp_path, container_images=True),
+            gce_of(tmp_path, worker={"container_images": True}),
         ):
             daemon.providers = {**lacking, "other": may}
             daemon._admit([WITH_IMAGE])

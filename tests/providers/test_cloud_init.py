@@ -21,7 +21,7 @@ from hcloud.core.errors import LaunchRejected
 from hcloud.core.model import InstanceType, Market, Offer, Resources
 from hcloud.engine.bootstrap import load_bootstrap
 from hcloud.provider import LaunchRequest, WorkerBootstrap
-from providers.cloud_init import GUARD_GRACE_S, PREEMPT_FILE, WorkerSetup, render_user_data
+from providers.cloud_init import GUARD_GRACE_S, PREEMPT_FILE, WorkerSetup, machine_env, render_user_data
 from tests.house.tree import ROOT
 from tests.machine import needs
 from tests.providers.agent_server import AgentServer, agent_server, archive_of
@@ -392,6 +392,25 @@ def test_machine_becomes_a_worker_where_stress_ng_cannot_be_installed(tmp_path: 
     assert done.returncode == 0, done.stderr
     assert "profiling goes without stress-ng" in done.stdout
     assert host.calls()[-1] == "systemctl stop hcloud-deadline.timer"
+
+
+def test_podman_is_installed_where_jobs_may_have_images_and_missed_by_these_only(
+    tmp_path: Path, gateway: AgentServer
+) -> None:
+    plain, wanted = (replace(SETUP, container_images=each) for each in (False, True))
+    assert "CONTAINER_IMAGES" not in machine_env(plain)
+    assert "CONTAINER_IMAGES=yes\n" in machine_env(wanted)
+    host = host_for(tmp_path, gateway)
+    env = host.root / "etc/hcloud/machine.env"
+    env.write_text(env.read_text() + "CONTAINER_IMAGES=yes\n")
+    assert host.run("setup").returncode == 0
+    assert "apt-get -qy install --no-install-recommends podman" in host.calls()
+    host.program("apt-get", 'case "$*" in *podman*) exit 100;; esac')
+    done = host.run("setup")
+    assert done.returncode == 0, done.stderr
+    assert "jobs with an image are refused here: podman cannot be installed" in done.stdout
+    host.program("podman", ":")
+    assert "podman" not in host.run("setup").stdout
 
 
 def test_python_that_an_agent_needs_is_installed(tmp_path: Path, gateway: AgentServer) -> None:
