@@ -357,11 +357,12 @@ class Stage:
         live = self.play(vcpus)
         began, first_use, starts, watched = time.monotonic(), self._begin_window(live), self.starts, ObservedSpan()
         window_s = self.window_s if vcpus == round(vcpus) else max(self.window_s, THROTTLED_WINDOW_S_MIN)
+        patience_s = min(PATIENCE_S_MAX, self._patience_s / min(1.0, vcpus))
         first: tuple[float, float] | None = None
         whole = False
         last = seen = (began, read() or 0.0)
         while (spent_s := watched.look()) < window_s or (
-            (first is None or first == last) and spent_s < self._patience_s
+            (first is None or first == last) and spent_s < patience_s
         ):
             self.attend(READ_EVERY_S)
             if self.starts != starts:  # the copy ended and was restarted
@@ -385,7 +386,7 @@ class Stage:
                 if whole:  # it may have ended when it is looked at next
                     self._note_use(live, first_use, began, vcpus)
         if first is None or last[0] <= first[0]:
-            raise Unmeasurable(f"no progress of it was observed for {self._patience_s:.1f} s")
+            raise Unmeasurable(f"no progress of it was observed for {patience_s:.1f} s")
         self._note_use(live, first_use, began, vcpus)
         return (last[1] - first[1]) / (last[0] - first[0])
 

@@ -60,7 +60,7 @@ def test_without_control_groups_each_process_is_pinned(folder: Path) -> None:
     here = "grep -q 'Cpus_allowed_list:.1$' /proc/self/status"
     with ThreadPoolExecutor(1) as pool:
         run = pool.submit(run_alone, folder, f"until {here}; do sleep 0.1; done", without=("cgroup",), cpus=(0,))
-        (started,) = wait_until(lambda: list(folder.glob("**/units/*/started.json")), timeout_s=60)
+        (started,) = wait_until(lambda: list(folder.glob("machine/units/*/started.json")), timeout_s=60)
         Unit(started.parent).take_bounds_of(1, (1,))
         assert run.result().exit["exit_code"] == 0
 
