@@ -51,6 +51,7 @@ def profile_unit(spec: UnitSpec, workdir: Path, host: EngineHost, tell: Callable
         disk_mib=max(1, int(spec.resources.disk_gib * 1024)),
         stateful=spec.profile.warm_up_s > 0,
         warm_up_s=spec.profile.warm_up_s,
+        promised_ms=spec.profile.promised_ms,
     )
     if host.running is not None:
         return measure_in_place(spec.profile, subject, host, report=tell)

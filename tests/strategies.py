@@ -81,6 +81,7 @@ profile_requests = st.builds(
     run_s=finite,
     total_s=finite,
     warm_up_s=finite,
+    promised_ms=st.none() | finite,
     look=st.booleans(),
     knees=st.booleans(),
     unit_id=texts,

@@ -81,6 +81,8 @@ class ProfileRequest:
     """Duration of the whole run; cells that are not measured by then stay unknown."""
     warm_up_s: float = 0.0
     """Time before a stateful job is measured."""
+    promised_ms: float | None = None
+    """The latency within which a service's requests count; None: any."""
     look: bool = False
     """Run one short copy only, to check that a known program still behaves as recorded."""
     knees: bool = False

@@ -51,6 +51,8 @@ def unit_to_wire(spec: UnitSpec) -> dict[str, Any]:
             del plain[name]
     if spec.resources.gpus is None:
         del plain["resources"]["gpus"]
+    if plain["profile"] is not None and plain["profile"]["promised_ms"] is None:
+        del plain["profile"]["promised_ms"]
     return plain
 
 

@@ -157,12 +157,14 @@ class Pace(NamedTuple):
 
 def latency_kept(samples: Sequence[Sampled], percentile: float, promised_ms: float) -> list[Timed]:
     """Return promised over measured latency over time (1: just met), at the least percentile from the given on."""
-    found = []
-    for sample in samples:
-        enough = [p for p in sample.latency_ms if p >= percentile and sample.latency_ms[p] > 0]
-        if enough:
-            found.append(Timed(sample.at, promised_ms / sample.latency_ms[min(enough)], sample.looks))
-    return found
+    tails = [(each, tail_ms(each.latency_ms, percentile)) for each in samples]
+    return [Timed(each.at, promised_ms / tail, each.looks) for each, tail in tails if tail is not None]
+
+
+def tail_ms(latency_ms: Mapping[float, float], percentile: float) -> float | None:
+    """Return the latency at the least known percentile from the given on; None: none is known."""
+    enough = [each for each, ms in latency_ms.items() if each >= percentile and ms > 0]
+    return latency_ms[min(enough)] if enough else None
 
 
 def _kept_after(

@@ -16,7 +16,8 @@ from operator import attrgetter
 from typing import Any
 
 from hcloud.core.model import EventKind, Job, JobSpec, ServiceTarget, Target
-from hcloud.forecast.job_monitor import WINDOW
+from hcloud.core.service_rate import rate_in_time
+from hcloud.forecast.job_monitor import WINDOW, tail_ms
 from hcloud.provider import UnitSample
 from hcloud.spec.policy import Policy
 from hcloud.store import Transaction
@@ -201,17 +202,12 @@ def _latency_stays(before: Mapping[str, float], now: Mapping[str, float], promis
 
 
 def served_as_promised(sample: UnitSample, target: Target) -> float | None:
-    """Return the requests per second that a unit serves within its promised latency; None if it serves none.
-
-    Late requests count in proportion, as in profiling: an instance that is too small may serve all, each late.
-    """
+    """Return the requests per second that a unit serves within its promised latency; None if it serves none."""
     rate = sample.requests_per_s
     if rate is None or not isinstance(target, ServiceTarget):
         return rate
-    tails = {float(percentile): ms for percentile, ms in sample.latency_ms.items()}
-    enough = [percentile for percentile in tails if percentile >= target.percentile]
-    tail_ms = tails[min(enough)] if enough else 0.0
-    return rate * min(1.0, target.latency_ms / tail_ms) if tail_ms > 0 else rate
+    latency_ms = {float(percentile): ms for percentile, ms in sample.latency_ms.items()}
+    return rate_in_time(rate, tail_ms(latency_ms, target.percentile), target.latency_ms)
 
 
 # ------------------------------------------------------------------------------------------------------------ recording

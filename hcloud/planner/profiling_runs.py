@@ -25,6 +25,7 @@ from hcloud.core.model import (
     ProfileRequest,
     Reason,
     Retries,
+    ServiceTarget,
 )
 from hcloud.planner.profiling_offers import cost_limit_usd, has_spare_vcpus, offers_for, run_usd, second_offer
 from hcloud.planner.profiling_state import ProfilingState, begin_runs, why_not_now
@@ -124,6 +125,7 @@ def run_for(
         run_s=policy.run_s,
         total_s=policy.total_s,
         warm_up_s=policy.warm_up_s if spec.stateful else 0.0,
+        promised_ms=spec.target.latency_ms if isinstance(spec.target, ServiceTarget) else None,
         look=look,
         knees=spec.vcpus_within is not None and len(steps_vcpus) > 1,
     )

@@ -15,6 +15,7 @@ from typing import Protocol
 from hcloud.core.errors import BadInput, Unmeasurable
 from hcloud.core.estimates import Measure
 from hcloud.core.model import MetricsHook, ProgressHook
+from hcloud.core.service_rate import rate_in_time
 from hcloud.profiler.counters import INSTRUCTIONS, counted
 from hcloud.profiler.host import ProfilingHost, ServiceReader
 from hcloud.profiler.namespaces import loopback_network
@@ -57,6 +58,8 @@ class Subject:
     stateful: bool = False
     """Whether it is measured only after ``warm_up_s``."""
     warm_up_s: float = 0.0
+    promised_ms: float | None = None
+    """The latency within which its requests count; None: any."""
 
 
 class LiveSubject(Protocol):
@@ -361,9 +364,7 @@ class Stage:
         first: tuple[float, float] | None = None
         whole = False
         last = seen = (began, read() or 0.0)
-        while (spent_s := watched.look()) < window_s or (
-            (first is None or first == last) and spent_s < patience_s
-        ):
+        while (spent_s := watched.look()) < window_s or ((first is None or first == last) and spent_s < patience_s):
             self.attend(READ_EVERY_S)
             if self.starts != starts:  # the copy ended and was restarted
                 if whole and first is not None and last[0] > first[0]:
@@ -426,7 +427,7 @@ class Stage:
         self.taken = window.taken(vcpus)
 
     def _service_window(self, vcpus: float) -> float:
-        """Return requests per second, scaled down if latency exceeds that of the first window.
+        """Return requests per second in time, scaled down if latency exceeds that of the first window.
 
         With a closed-loop load the rate falls as latency grows; with an open-loop load only latency changes. The worse
         of the two relative losses is right for both.
@@ -451,9 +452,10 @@ class Stage:
     def _service_value(self, requests_per_s: float, tail_ms: float | None) -> float:
         if self._requests is None:
             self._requests, self._tail_ms = requests_per_s, tail_ms
+        in_time = rate_in_time(1.0, self._tail_ms, self.subject.promised_ms)
         if tail_ms is None or self._tail_ms is None:
-            return requests_per_s
-        return min(requests_per_s, self._requests * self._tail_ms / tail_ms)
+            return requests_per_s * in_time
+        return in_time * min(requests_per_s, self._requests * self._tail_ms / tail_ms)
 
 
 def busy_alone(cpu_s: float, waited_s: float, took_s: float, vcpus: float) -> float:

@@ -444,6 +444,22 @@ def test_a_service_is_judged_by_its_latency() -> None:
         assert steps(decide(with_samples(scene(job, here), {"job-1": [measured]}))) == expected
 
 
+def test_a_service_that_serves_all_too_late_is_not_believed_to_be_fast() -> None:
+    here = busy(1, 1.0)
+    target = ServiceTarget(requests_per_s=10.0, latency_ms=20.0, percentile=99.0)
+    asks = spec(target=target, metrics=MetricsHook(url="http://127.0.0.1/"), interruptible=False)
+    job = replace(started(running(1, here, asks=asks), 600.0), application="app")
+    for latency_ms, believed in ((25.0, 8.8), (1000.0, 5.5), (19.0, None)):
+        served = tuple(
+            Sampled(at=NOW - 120 + 10 * n, values={"requests_per_s": 11.0}, latency_ms={99.0: latency_ms})
+            for n in range(13)
+        )
+        at = with_samples(scene(job, here), {"job-1": [served]})
+        plan = decide(replace(at, applications={"app": classified(10.5, measure=Measure.REQUESTS)}))
+        taught = [each.learnt.performance for each in of(plan, Correct) if each.learnt is not None]
+        assert taught == ([] if believed is None else [pytest.approx(believed)])
+
+
 @pytest.mark.parametrize(
     ("latency_ms", "rates", "used_s", "expected", "why"),
     [

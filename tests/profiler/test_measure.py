@@ -128,6 +128,15 @@ def test_service_that_answers_later_under_the_same_load_has_lost_performance(wor
     assert values[0] == 10.0
 
 
+def test_requests_count_as_they_are_promised(workdir: Path) -> None:
+    probe = """echo '{"requests_per_s": 10, "latency_ms": {"99": 25}}'"""
+    hook = MetricsHook(probe=("/bin/sh", "-c", probe))
+    for promised_ms, counted in ((20.0, 8.0), (25.0, 10.0), (1.0, 5.0)):
+        late = subject(workdir, "while :; do sleep 0.05; done", metrics=hook, promised_ms=promised_ms)
+        with bench(late) as ours:
+            assert ours.rate(0.5).value == pytest.approx(counted)
+
+
 def test_cpu_time_is_taken_where_nothing_better_is_to_be_had_and_that_is_said(
     workdir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 from hcloud.core.estimates import Classification, Measure, per_rank
 from hcloud.core.model import Allocation, Instance, Job, JobId, JobState, ServiceTarget
 from hcloud.core.rows import row_changes
+from hcloud.core.service_rate import rate_in_time
 from hcloud.forecast.job_monitor import (
     WINDOW,
     JobSamples,
@@ -28,6 +29,7 @@ from hcloud.forecast.job_monitor import (
     latency_kept,
     pace_of_rate,
     sampled_since,
+    tail_ms,
 )
 from hcloud.forecast.trend import Trend, course_of_rate, course_of_total
 from hcloud.planner.context import PlanContext
@@ -363,8 +365,7 @@ class RankSamples:
         if known is None or known.measure is None or estimate is None:
             return None
         if known.measure is Measure.REQUESTS:
-            rate = "requests_per_s"
-            values = [Timed(s.at, s.values[rate], s.looks) for s in self.samples if rate in s.values]
+            values = [Timed(s.at, self._in_time(s), s.looks) for s in self.samples if "requests_per_s" in s.values]
             measured = pace_of_rate(values, self.since, self.context.policy.correction.readings)
         else:
             counter = _COUNTERS.get(known.measure)
@@ -374,6 +375,12 @@ class RankSamples:
         attempt = self.job.attempt
         part = per_rank(known.measure, attempt.size if attempt is not None else 1)
         return Deviation(measured=measured, estimate=estimate.times(part))
+
+    def _in_time(self, sample: Sampled) -> float:
+        rate, target = sample.values["requests_per_s"], self.job.spec.target
+        if not isinstance(target, ServiceTarget):
+            return rate
+        return rate_in_time(rate, tail_ms(sample.latency_ms, target.percentile), target.latency_ms)
 
     def slowdown(self) -> Slowdown | None:
         """Return how the pace of a job fell since its last correction, for whatever reason; None if it surely did not
