@@ -13,7 +13,7 @@ from math import inf
 
 from hcloud.classifier.applications import Identity, identify, is_profiled, key_of, known_as
 from hcloud.core.estimates import Application, Classification
-from hcloud.core.model import Job, Number, Reason, ServiceTarget
+from hcloud.core.model import Job, JobSpec, Number, Reason, ServiceTarget
 from hcloud.core.rows import number_of
 from hcloud.planner.context import PlanContext
 from hcloud.planner.decisions import MOST_RECORDED
@@ -108,13 +108,21 @@ def _slack_ends_at(state: ProfilingState, job: Job) -> float:
     return job.eligible_at + state.policy.max_share_of_slack * max(0.0, deadline_at - job.eligible_at)
 
 
+def _why_never_profiled(spec: JobSpec) -> str:
+    if spec.resources.gpus is not None:
+        return "it uses GPUs, which copies of it would need as well"
+    if spec.framework is not None:
+        return "a profile of one node says nothing of its framework's cluster"
+    return "its job file says profiling: never"
+
+
 def why_never(state: ProfilingState, job: Job, identity: Identity, rows: Sequence[Application]) -> Reason | None:
     """Return why this job is not to be profiled, no matter what is available; None: it may be."""
     spec, policy = job.spec, state.policy
     if not state.context.policy.profiles_jobs:
         return Reason(code="profiling_off", text="profiling is off in the policy")
     if spec.profiling == "never":
-        return Reason(code="profiling_never", text="its job file says profiling: never")
+        return Reason(code="profiling_never", text=_why_never_profiled(spec))
     if spec.target.kind not in policy.for_targets:
         text = f"profiling.for_targets excludes {spec.target.kind} jobs"
         return Reason(code="profiling_target", text=text)

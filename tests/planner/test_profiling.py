@@ -19,6 +19,7 @@ from hcloud.core.estimates import Application, Classification, Estimate, Measure
 from hcloud.core.model import (
     BatchTarget,
     BestEffortTarget,
+    Gpus,
     Job,
     JobState,
     Market,
@@ -237,6 +238,15 @@ def test_job_that_is_not_to_be_profiled_goes_on_at_once_and_says_why(changes: di
     plan = decide(scene(new(**changes), SMALL), ALWAYS)
     assert of(plan, Classify)[0].reason.code == code
     assert of(plan, Enqueue)
+
+
+def test_job_with_gpus_says_that_they_are_why_it_is_not_profiled() -> None:
+    with_gpus = new(profiling="never", resources=replace(new().spec.resources, gpus=Gpus(count=1)))
+    reason = of(decide(scene(with_gpus, SMALL), ALWAYS), Classify)[0].reason
+    assert (reason.code, reason.text) == (
+        "profiling_never",
+        "no profile: it uses GPUs, which copies of it would need as well",
+    )
 
 
 @pytest.mark.parametrize("target", [BatchTarget(), BestEffortTarget()], ids=["again", "beside"])
