@@ -483,7 +483,7 @@ def _later_groups(view: BuyingView, group: JobGroup) -> list[JobGroup]:
     if group.exclusive:
         return []
     at = np.array([machine.at for machine in view.machines], dtype=np.intp)
-    room, groups = np.array([machine.room for machine in view.machines]).reshape(-1, 3), list[JobGroup]()
+    room, groups = np.array([machine.room for machine in view.machines]).reshape(len(at), 4), list[JobGroup]()
     for _, each in view.unserved[1:]:
         taken = view.offer_market.taken(each)[at]
         roomy = np.logical_and.reduce(room + SLACK >= taken, axis=1) & view.offer_market.serving(each)[at]
