@@ -142,12 +142,12 @@ def test_explain_follows_each_plan_of_when_a_waiting_job_starts(deployment: Depl
 def test_a_defect_of_the_forecast_leaves_the_timeline(deployment: Deployment, monkeypatch: pytest.MonkeyPatch) -> None:
     ended(deployment, 1)
     client = deployment.client(SUBMITTER)
-    client.post("/v1/jobs", json=[SLEEP])
 
     def fail(*_: object) -> None:
         raise Planted("a defect")
 
-    monkeypatch.setattr(MixturePredictor, "predict", fail)
+    monkeypatch.setattr(MixturePredictor, "predict", fail)  # before the job asks: answers are kept
+    client.post("/v1/jobs", json=[SLEEP])
     story = client.get("/v1/jobs/job-2/explain").json()
     assert (story["run_time"], story["steps"][0]["code"]) == ("", "submitted")
 

@@ -211,10 +211,10 @@ def test_a_service_that_is_asked_for_less_is_not_believed_to_be_slow() -> None:
     target = ServiceTarget(requests_per_s=10.0, latency_ms=20.0, percentile=99.0)
     asks = spec(target=target, metrics=MetricsHook(url="http://127.0.0.1/"))
     job = replace(started(running(1, wide, asks=asks), 600.0), application="app")
-    known = {"app": classified(15.0, measure=Measure.REQUESTS, by_step={"1 vCPU": sure(15.0)})}
+    known = {"app": classified(13.0, measure=Measure.REQUESTS, by_step={"1 vCPU": sure(13.0)})}
     for served, expected in ((10.0, []), (8.0, ["reclassify"])):
         window = [
-            each._replace(values={**each.values, "requests_per_s": served, "cpu_s": 0.1 * n}, latency_ms={99.0: 50.0})
+            each._replace(values={**each.values, "requests_per_s": served, "cpu_s": 0.1 * n}, latency_ms={99.0: 22.0})
             for n, each in enumerate(samples(SLOW))
         ]
         at = with_samples(scene(job, wide), {"job-1": [tuple(window)]})

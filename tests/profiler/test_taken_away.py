@@ -88,4 +88,4 @@ def test_window_of_a_program_that_does_nothing_ends(stages: type, monkeypatch: p
     monkeypatch.setattr(stage, "speed", 0.0)
     with pytest.raises(Unmeasurable, match="no progress of it was observed"):
         stage.sample(Measure.PROGRESS, 0.5)
-    assert stage.copy.worked_s < 2.0
+    assert stage.copy.worked_s < 4.0
