@@ -1,6 +1,6 @@
 """What a service achieves: the requests it serves within the latency that it promises, of those it is offered.
 
-Profiling, readings of running services and simulated ones all mean this by performance, so that they compare.
+Profiling and readings of running services both mean this by performance, so that they compare.
 """
 
 from __future__ import annotations

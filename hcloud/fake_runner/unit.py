@@ -13,11 +13,13 @@ from hcloud.core.task_runs import TaskProgress
 from hcloud.engine.wire import unit_from_wire, unit_to_wire
 from hcloud.fake_runner.profile import found_by
 from hcloud.fake_runner.tasks import log_of, progress_of
-from hcloud.fake_runner.work import Work, served_at
+from hcloud.fake_runner.work import Work
 from hcloud.provider import ExitRecord, UnitReport, UnitSample, UnitSpec, UnitState, UnitStream
 
 TERMINATED_CODE, KILLED_CODE = 143, 137
 OUT_OF_MEMORY_AFTER_S = 0.2
+SATURATED = 100.0
+"""Maximum latency of an overloaded service, in multiples of its best latency."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -214,8 +216,13 @@ class SimulatedUnit:
         return min(1.0, max(0.0, self.done_s(at) / max(self.work.duration_s, 1e-9)))
 
     def serves(self) -> tuple[float, float]:
-        """Return :func:`served_at` of its speed."""
-        return served_at(self.work, self.unit.speed)
+        """Return the share of requests served, and the latency in multiples of its best.
+
+        Latency grows as spare capacity shrinks (a queue with one server), up to ``SATURATED`` times.
+        """
+        load, speed = self.work.load, self.unit.speed
+        times = (1.0 - load) / max(speed - load, (1.0 - load) / SATURATED)
+        return 1.0 if not load else min(1.0, speed / load), times
 
     def keeps_promise(self) -> bool:
         """Return whether a service meets its latency target; True for all other units."""

@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple, Protocol
 
-from hcloud.core.service_rate import rate_in_time
 from hcloud.core.task_runs import UnitTasks
 from hcloud.fake_runner.tasks import TaskWork, end_of_task, task_spec
 from hcloud.provider import SimulatedMachine, Stream, UnitSpec
@@ -51,27 +50,6 @@ class Work:
     """Why it cannot be started."""
     tasks: tuple[TaskWork, ...] = ()
     """The tasks of a unit with many, whose work this is in sum."""
-
-
-SATURATED = 100.0
-"""Maximum latency of an overloaded service, in multiples of its best latency."""
-
-
-def served_at(work: Work, speed: float) -> tuple[float, float]:
-    """Return the share of its requests that a service serves at this speed, and its latency in multiples of its best.
-
-    Latency grows as spare capacity shrinks (a queue with one server), up to ``SATURATED`` times.
-    """
-    load = work.load
-    times = (1.0 - load) / max(speed - load, (1.0 - load) / SATURATED)
-    return 1.0 if not load else min(1.0, speed / load), times
-
-
-def rate_in_time_at(work: Work, speed: float) -> float:
-    """Return the requests per second that a service serves within its promised latency at this speed."""
-    served, times = served_at(work, speed)
-    tail_ms = max(work.latency_ms.values(), default=0.0) * times
-    return rate_in_time((work.requests_per_s or 0.0) * served, tail_ms, work.promised_ms)
 
 
 WorkOf = Callable[[UnitSpec], Work]

@@ -18,7 +18,7 @@ from hcloud.core.errors import BadInput
 from hcloud.core.estimates import MOST_KNEES, Findings, Measure, Reading, next_knee
 from hcloud.core.model import JobSpec, Market, Resources, ServiceTarget
 from hcloud.fake_runner.profile import measured_as, profiling_s, why_not_measured
-from hcloud.fake_runner.work import Resident, Work, rate_in_time_at
+from hcloud.fake_runner.work import Resident, Work
 from hcloud.provider import SimulatedMachine, UnitSpec, unmarked
 from hcloud.simulator.measured_programs import MeasuredPrograms
 from hcloud.simulator.program_models import (
@@ -388,38 +388,27 @@ class World:
                 measure=measure, readings=tuple(self._in_place(unit, task)), duration_s=unit.profile.total_s
             )
         noisy = seeded_random(self.seed, "profiling", unmarked(unit.id))
-        readings = tuple(self._readings(unit, task, work, (measure, best), speed, noisy))
+        readings = tuple(self._readings(unit, task, measure, best * speed, noisy))
         vcpus, (busy, memory_mib, read, written) = unit.profile.steps_vcpus[0], task.program.use
         use = (busy * vcpus, memory_mib, read, written)
         return Findings(measure=measure, readings=readings, use=use, duration_s=profiling_s(unit.profile))
 
     def _readings(
-        self,
-        unit: UnitSpec,
-        task: JobTruth,
-        work: Work,
-        measured: tuple[Measure, float],
-        speed: float,
-        noisy: random.Random,
+        self, unit: UnitSpec, task: JobTruth, measure: Measure, best: float, noisy: random.Random
     ) -> Iterator[Reading]:
         request, model = unit.profile, task.program
         assert request is not None
-        measure, best = measured
         spec, type_name = task.spec, request.type_column.rpartition("/")[2]
         # CPU time does not say how much work is done in it.
         on_type = 1.0 if measure is Measure.CPU else self.speed_on_type(model, type_name)
-        alone = speed * on_type / task.best / model.on_nodes(spec.nodes.count)
-
-        def performance(at_speed: float) -> float:
-            return rate_in_time_at(work, at_speed) if measure is Measure.REQUESTS else best * at_speed
-
+        alone = best * on_type / task.best / model.on_nodes(spec.nodes.count)
         if request.nodes > 1:
-            value = best * alone * task.on_vcpus(request.steps_vcpus[0]) * model.on_nodes(request.nodes)
+            value = alone * task.on_vcpus(request.steps_vcpus[0]) * model.on_nodes(request.nodes)
             yield self._ratio("nodes", str(request.nodes), value, noisy)
             return
         rates = dict[float, float]()
         for index, vcpus in enumerate(request.steps_vcpus[:1] if request.look else request.steps_vcpus):
-            reading = self._ratio("step", f"{vcpus:g} vCPU", performance(alone * task.on_vcpus(vcpus)), noisy)
+            reading = self._ratio("step", f"{vcpus:g} vCPU", alone * task.on_vcpus(vcpus), noisy)
             rates[vcpus] = reading.value
             if index == 0:
                 yield replace(reading, question="type", column=request.type_column)
@@ -427,7 +416,7 @@ class World:
             yield reading
         for _ in range(MOST_KNEES) if request.knees and not request.look else ():
             if (at := next_knee(rates)) is not None:
-                reading = self._ratio("step", f"{at:g} vCPU", performance(alone * task.on_vcpus(at)), noisy)
+                reading = self._ratio("step", f"{at:g} vCPU", alone * task.on_vcpus(at), noisy)
                 rates[at] = reading.value
                 yield reading
         for name in () if request.look else request.sources:

@@ -15,11 +15,9 @@ from hcloud.core.model import (
     BatchTarget,
     JobSpec,
     Market,
-    MetricsHook,
     ProfileRequest,
     ProgressHook,
     Resources,
-    ServiceTarget,
 )
 from hcloud.fake_runner.runner import FakeRunner, Resident, Work
 from hcloud.provider import SimulatedMachine, UnitSpec
@@ -190,20 +188,6 @@ def test_profiling_finds_the_truth_but_for_its_noise() -> None:
     first, again = (noisy.profile(asked, noisy.work(asked), 1.0) for _ in range(2))
     assert first == again
     assert [r.value for r in first.readings] != pytest.approx(list(found.values()))
-
-
-def test_a_service_is_profiled_by_what_it_serves_in_time() -> None:
-    request = ProfileRequest(job_id="job-1", type_column="mock/m.large", steps_vcpus=(2.0,), run_s=10.0, total_s=100.0)
-    target = ServiceTarget(requests_per_s=100.0, latency_ms=20.0)
-    spec = replace(job("web"), target=target, progress=None, metrics=MetricsHook(url="http://127.0.0.1/"))
-    made = world(STILL)
-    made.add_job("job-1", Arrival(at_s=0.0, run_s=100.0, spec=spec))
-    asked = replace(unit("job-9", spec), metrics=spec.metrics, profile=request)
-    by_type = {name: made.speed_on_type(made.program_model(spec), name) for name in TYPES}
-    whole = by_type["m.large"] / max(by_type.values())
-    for slowed, counted in ((0.8 / whole, 110.0), (0.7 / whole, 110.0 * 0.2 / 0.3), (0.4 / whole, 110.0 * 0.8 * 0.5)):
-        readings = made.profile(asked, made.work(asked), slowed).readings
-        assert {each.question: each.value for each in readings}["type"] == pytest.approx(counted)
 
 
 def test_types_are_alike_without_heterogeneity_and_a_factor_apart_with_it() -> None:
