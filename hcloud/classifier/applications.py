@@ -450,8 +450,7 @@ def feed(
     ``measured``: performance on ``type_column`` at the reference amount and scale 1. ``lost``: share of performance
     (0..1) that neighbours are expected to have cost it. Alone it would have been between ``measured`` and what the most
     of that makes of it. An expectation beyond is corrected towards the nearer end; one in between towards the most
-    likely value, by as much as the cell is less sure than that. Runs make a cell surer, but by so much less as one lies
-    beyond the 95 % limits of what was expected of it (the Birge ratio).
+    likely value, by as much as the cell is less sure than that.
     ``predicted``: what was estimated; a first run on a type is averaged with it by their uncertainties.
     ``best_before``: the best earlier measurement of the same attempt; a straggler (``STRAGGLES_BELOW``) counts for
     drift only, and once.
@@ -479,8 +478,7 @@ def feed(
         # The less certain the cell, the higher the weight of a full run.
         weight = max(least_weight, unsure**2 / (unsure**2 + RUN_SPREAD**2))
         types[type_column] = known ** (1 - weight) * min(max(measured, known), at_most) ** weight
-        surprise = abs(math.log(min(max(measured, known), at_most) / known)) / math.hypot(unsure, RUN_SPREAD)
-        spread[type_column] = max(1.0, surprise) * _less_unsure(unsure, weight, beside)
+        spread[type_column] = _less_unsure(unsure, weight, beside)
     elif is_usable and type_column in types and known is not None:
         weight = unsure**2 / (unsure**2 + beside.spread**2)
         types[type_column] = known ** (1 - weight) * beside.expected**weight

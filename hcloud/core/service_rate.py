@@ -5,17 +5,13 @@ Profiling and readings of running services both mean this by performance, so tha
 
 from __future__ import annotations
 
-LATE_COUNTS = 0.5
-"""The least that a late request counts of one in time, as a measurement of performance."""
-
 
 def rate_in_time(requests_per_s: float, tail_ms: float | None, promised_ms: float | None) -> float:
     """Return the requests per second that a service serves within its promised latency.
 
-    Late requests count in proportion: an instance that is too small may serve all, each late. They count at least
-    ``LATE_COUNTS``: a longer latency shows a queue, which grows without end, and what the instance can do shows in the
-    requests it serves. ``tail_ms``: its latency at the promised percentile; None, for either: unknown, all are in time.
+    Late requests count in proportion: an instance that is too small may serve all, each late. ``tail_ms``: its latency
+    at the promised percentile; None, for either: unknown, all are in time.
     """
     if not tail_ms or promised_ms is None:
         return requests_per_s
-    return requests_per_s * min(1.0, max(LATE_COUNTS, promised_ms / tail_ms))
+    return requests_per_s * min(1.0, promised_ms / tail_ms)

@@ -131,7 +131,7 @@ def test_service_that_answers_later_under_the_same_load_has_lost_performance(wor
 def test_requests_count_as_they_are_promised(workdir: Path) -> None:
     probe = """echo '{"requests_per_s": 10, "latency_ms": {"99": 25}}'"""
     hook = MetricsHook(probe=("/bin/sh", "-c", probe))
-    for promised_ms, counted in ((20.0, 8.0), (25.0, 10.0), (1.0, 5.0)):
+    for promised_ms, counted in ((20.0, 8.0), (25.0, 10.0)):
         late = subject(workdir, "while :; do sleep 0.05; done", metrics=hook, promised_ms=promised_ms)
         with bench(late) as ours:
             assert ours.rate(0.5).value == pytest.approx(counted)
