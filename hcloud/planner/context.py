@@ -14,18 +14,7 @@ from math import inf
 
 import numpy as np
 
-from hcloud.core.model import (
-    FailureCause,
-    InstanceId,
-    Job,
-    JobId,
-    JobSpec,
-    Market,
-    Offer,
-    Reason,
-    Resources,
-    ServiceTarget,
-)
+from hcloud.core.model import FailureCause, InstanceId, Job, JobId, JobSpec, Market, Offer, Reason, Resources
 from hcloud.core.rows import by_number
 from hcloud.planner.budget import BudgetLedger, open_budget
 from hcloud.planner.decisions import Decisions
@@ -209,9 +198,7 @@ class PlanContext(PlanInputs):
         mapping_need = PLAIN if hybrid is None else hybrid.mapping_need(job)
         application = "" if suit is None else suit.application(job)
         avoid = avoided(job, self.now, self.policy.correction.avoid_s) if job.corrections else ()
-        # The target of a service stays as it is; that of a deadline would make each job a group of its own.
-        aimed = spec.vcpus_within is not None or isinstance(spec.target, ServiceTarget)
-        aim = suit.aim_of(job) if suit is not None and aimed else None
+        aim = None if suit is None or spec.vcpus_within is None else suit.aim_of(job)
         urgency = Urgency.NONE if late is None else late.urgency(job, suit)
         # Requirements of a spec never change.
         known = plan_cache.asks.get(id(spec))
@@ -276,7 +263,7 @@ class PlanContext(PlanInputs):
             vector(job.spec.resources),
             None,
         )
-        if aim is not None and self.suit is not None and spec.vcpus_within is not None:
+        if aim is not None and self.suit is not None:
             portions = self.suit.rank_sizes(application, aim)
             demand[0] = aim.low
         spot_ok = spec.target.kind in spot.for_targets and (spec.interruptible or not spot.only_interruptible)

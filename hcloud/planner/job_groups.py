@@ -66,7 +66,7 @@ class JobDemand:
     sizable: bool = False
     """Whether the planner may choose the size of a rank, once it knows the application."""
     aim: SizeTarget | None = None
-    """What the size of a rank, or with a fixed size its type, is chosen for; None: neither is chosen for a target."""
+    """What the size of a rank is chosen for, where the planner chooses it now."""
     portions: RankSizes | None = None
     """The size of a rank on each instance, where the planner chooses it."""
     urgency: Urgency = Urgency.NONE

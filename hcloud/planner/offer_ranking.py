@@ -104,12 +104,10 @@ def _shortfalls(offer_market: OfferMarket, first: JobGroup, choices: Sequence[Ch
     """Return by offer how likely it is to miss the target of ``first``.
 
     An offer sure to meet it ranks no better than one likely to, if it costs at least twice as much: trying the cheap
-    one and falling back costs no more. Reserved instances are exempt. Where none is likely to, none ranks better.
+    one and falling back costs no more. Reserved instances are exempt.
     """
     short = offer_market.shortfalls(first)
     likelihoods = {each.at: int(short[each.at]) for each in choices}
-    if min(likelihoods.values(), default=0) > 1:
-        return dict.fromkeys(likelihoods, 0)
     likely = min((each.score for each in choices if likelihoods[each.at] == 1), default=inf)
     rented = [each for each in choices if offer_market.offers[each.at].market is not Market.RESERVED]
     expensive = {each.at for each in rented if likelihoods[each.at] == 0 and each.score >= 2.0 * likely - SLACK}

@@ -44,15 +44,6 @@ def test_service_is_not_started_where_no_size_serves_what_is_promised() -> None:
     assert outcome(known(120.0)) == ([], ["large"])
 
 
-def test_the_type_of_a_service_of_fixed_size_is_chosen_for_what_it_promises() -> None:
-    fixed, rows = replace(SERVICE, resources=need(1.0), vcpus_within=None), {}
-    for at_small, bought in ((120.0, "small"), (80.0, "large")):
-        rows["web"] = replace(known(120.0), by_type={"mock/small": serving(at_small), "mock/large": serving(120.0)})
-        waiting = job(1, asks=fixed, application="web")
-        plan = decide(scene(waiting, SMALL, LARGE, applications=rows), QUASAR)
-        assert [each.offer.instance_type.name for each in of(plan, Launch)] == [bought]
-
-
 def test_service_that_one_vcpu_is_enough_for_starts_at_once() -> None:
     assert outcome(known(240.0)) == (["inst-1"], [])
 
