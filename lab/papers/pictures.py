@@ -32,6 +32,7 @@ def figure_picture(figure: Figure, found: Results, head: str) -> Picture:
     ``head``: the name of the main number, with its unit.
     """
     claims = _judged(figure, found)
+    found = {case: runs for case, runs in found.items() if any(figure.drawn in run for run in runs)}
     cases_in, claims_in = 0.85 + ROW_IN * len(found), 1.2 + 1.5 * ROW_IN * len(claims)
     picture = new_figure(0.4 + cases_in + (claims_in if claims else 0.0), figure.title)
     parts = picture.subfigures(
@@ -64,7 +65,7 @@ def _draw_cases(part: SubFigure, figure: Figure, found: Results, head: str) -> N
 
 
 def _means(found: Results, name: str) -> list[Mean]:
-    return [mean_of([run[name] for run in runs if name in run] or [0.0]) for runs in found.values()]
+    return [mean_of([run[name] for run in runs if name in run]) for runs in found.values()]
 
 
 def _judged(figure: Figure, found: Results) -> list[tuple[Claim, Effect, Mean, Verdict]]:

@@ -137,6 +137,13 @@ def test_picture_has_each_published_effect_beside_ours_with_limits() -> None:
     assert [each.get_text() for each in effects.get_yticklabels()] == ["half", "opposite"]
 
 
+def test_case_without_the_main_number_is_left_out_of_the_picture() -> None:
+    """Drawn as 0, it would be taken for a perfect one where less is better."""
+    drawn = figure_picture(replace(FIGURE, claims=(), drawn="n"), {"one": [{"n": 22.0}], "two": [{"m": 1.0}]}, "n")
+    (cases,) = drawn.axes
+    assert [bar.get_width() for bar in cases.patches] == [22.0]
+
+
 def test_case_with_undone_jobs_has_no_times_bound() -> None:
     alike = Case(label="all", experiment="static", policy=simple(name="all"), plain=True, commits="hf")
     size = RunSize(share=0.02, hours=0.1, seeds=1)
