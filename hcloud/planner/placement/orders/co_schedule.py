@@ -33,7 +33,7 @@ MOST_COMPARED = 200
 """Of more instances, residents are looked at on those where the newcomer loses least to its type and to pressures."""
 
 
-class Neighbour(NamedTuple):
+class RunningNeighbour(NamedTuple):
     """A resident of an instance."""
 
     sensitivity: Sensitivity
@@ -41,7 +41,7 @@ class Neighbour(NamedTuple):
     """How much longer it is expected to run; inf: it has no known end."""
 
 
-Company = Callable[[int], Sequence[Neighbour]]
+Company = Callable[[int], Sequence[RunningNeighbour]]
 """Returns the residents of a machine."""
 
 
@@ -61,9 +61,9 @@ class CoSchedule:
             if run_s is None:
                 return least_loss_choice(pressure, newcomer, among, preference)
 
-            def company(at: int) -> list[Neighbour]:
+            def company(at: int) -> list[RunningNeighbour]:
                 present = [job for job, _ in context.fleet.holdings[at]]
-                return [Neighbour(pressure.of(job.application), _left_s(context, job)) for job in present]
+                return [RunningNeighbour(pressure.of(job.application), _left_s(context, job)) for job in present]
 
             return soonest_choice(pressure, newcomer, among, preference, run_s, company)
 
