@@ -15,7 +15,7 @@ from hcloud.core.estimates import Classification, Estimate, Measure
 from hcloud.core.model import BatchTarget
 from hcloud.planner.fit.interference import Floats, Mask, PressureState, Sensitivity
 from hcloud.planner.fit.paragon import Selection
-from hcloud.planner.placement.orders.co_schedule import Company, Neighbour, soonest_choice
+from hcloud.planner.placement.orders.co_schedule import Company, RunningNeighbour, soonest_choice
 from hcloud.planner.placement.orders.least_loss import least_loss_choice
 from hcloud.planner.plan import Place
 from hcloud.spec.policy import PlacementPolicy
@@ -63,8 +63,8 @@ def is_done_soonest(rule: Rule, there: Sequence[Machine], name: str, run_s: floa
     pressure = fleet(*([each for each, _ in residents] for residents, _ in there), confidence=0.5)
     slow = np.array([each for _, each in there])
 
-    def company(at: int) -> list[Neighbour]:
-        return [Neighbour(pressure.known[each], left_s) for each, left_s in there[at][0]]
+    def company(at: int) -> list[RunningNeighbour]:
+        return [RunningNeighbour(pressure.known[each], left_s) for each, left_s in there[at][0]]
 
     found = rule(pressure, pressure.known[name], everywhere(pressure), slow, run_s, company)
     assert found is not None
@@ -100,8 +100,8 @@ def test_nothing_to_choose_from_is_no_choice_and_many_are_narrowed_down() -> Non
     pressure = fleet(*([["loud"]] * 300), [])
     calm, nobody = pressure.known["calm"], np.zeros(301, dtype=np.bool_)
 
-    def company(at: int) -> list[Neighbour]:
-        return [Neighbour(each, math.inf) for each in pressure.residents[at]]
+    def company(at: int) -> list[RunningNeighbour]:
+        return [RunningNeighbour(each, math.inf) for each in pressure.residents[at]]
 
     assert soonest_choice(pressure, calm, nobody, None, 10.0, company) is None
     found = soonest_choice(pressure, calm, ~nobody, None, 10.0, company)
