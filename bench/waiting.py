@@ -46,6 +46,7 @@ ORDERS = (
     "heterogeneity_oblivious",
     "interference_oblivious",
     "least_loss",
+    "co_schedule",
 )
 QUEUES = [(queues, order) for queues in ("one", "by_quality") for order in ("priority", "shortest")]
 MACHINES, VCPUS = 2, 8.0

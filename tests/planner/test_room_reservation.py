@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import cycle
 from math import inf
 
 import pytest
@@ -67,7 +68,7 @@ def test_wide_job_starts_about_as_early_as_with_slurm(name: str, slurm: Waited) 
         assert ours.met >= 0.99
 
 
-@pytest.mark.parametrize(("order", "queues"), list(zip(ORDERS, [*QUEUES, *QUEUES], strict=True)), ids=str)
+@pytest.mark.parametrize(("order", "queues"), list(zip(ORDERS, cycle(QUEUES), strict=False)), ids=str)
 def test_no_placement_order_or_queue_lets_a_wide_job_starve(order: str, queues: tuple[str, str], slurm: Waited) -> None:
     sections = {"placement": {"order": order}, "admission": {"queues": queues[0], "order": queues[1]}}
     ours = measure(STREAM, parse_policy(sections))
