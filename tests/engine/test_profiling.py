@@ -2,10 +2,13 @@
 
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from hcloud.core.estimates import Measure
-from hcloud.core.model import FailureCause, ProfileRequest, ProgressHook, Resources
+from hcloud.core.model import FailureCause, MetricsHook, ProfileRequest, ProgressHook, Resources
 from hcloud.engine.profiling import scratch_of
 from hcloud.engine.worker import _marked
 from hcloud.provider import ExitRecord, UnitSpec
@@ -103,6 +106,22 @@ def test_copies_see_what_setup_made_and_change_nothing(watch: Watch, machine: Ma
     assert [path.name for path in job.iterdir()] == ["made"]
     assert "step 0.5 vCPU" in watch.output(units[-1])
     assert_nothing_left(machine, units[-1])
+
+
+def test_requests_of_a_service_count_as_its_job_promises_them(watch: Watch) -> None:
+    probe = """echo '{"requests_per_s": 10, "latency_ms": {"99": 25}}'"""
+    hook = MetricsHook(probe=("/bin/sh", "-c", probe))
+
+    def measured(total_s: float) -> ExitRecord:
+        unit = profiled("while :; do sleep 0.05; done", progress=None, metrics=hook, total_s=total_s)
+        assert unit.profile is not None
+        unit = replace(unit, profile=replace(unit.profile, promised_ms=20.0))
+        assert watch.runner.start([unit])[unit.id].outcome == "started"
+        return watch.ended(unit)
+
+    record = in_time(measured)
+    assert record.findings is not None and record.findings.measure is Measure.REQUESTS, record
+    assert [each.value for each in record.findings.readings if each.question == "type"] == [pytest.approx(8.0)]
 
 
 def test_failing_setup_ends_the_unit_before_anything_is_measured(watch: Watch) -> None:

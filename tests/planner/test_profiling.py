@@ -119,7 +119,8 @@ def test_an_instance_larger_than_the_request_is_not_used_if_too_expensive() -> N
 def test_how_long_a_service_ran_once_does_not_keep_others_from_being_profiled() -> None:
     service = new(target=ServiceTarget(requests_per_s=10.0, latency_ms=20.0))
     row = row_of(service, run_s=20.0, profiled_at=None, measure=None, cells={})
-    assert of(decide(knowing(scene(service, SMALL, LARGE), row), ALWAYS), Profile)
+    (action,) = of(decide(knowing(scene(service, SMALL, LARGE), row), ALWAYS), Profile)
+    assert {run.profile and run.profile.promised_ms for run in action.runs} == {20.0}
     batch = new()
     row = row_of(batch, run_s=20.0, profiled_at=None, measure=None, cells={})
     (action,) = of(decide(knowing(scene(batch, SMALL, LARGE), row), ALWAYS), Classify)
