@@ -295,4 +295,5 @@ def quasar() -> Iterator[Figure]:
             ),
         ),
         drawn="performance_pct",
+        published={"reservation+LL": 62.0, "reservation+Paragon": 83.0, "Quasar": 98.0},
     )

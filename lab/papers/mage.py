@@ -87,6 +87,7 @@ def _new_programs() -> Figure:
         columns=tuple(f"{probes}{drawn}_probes_error_pct" for probes in PROBES for drawn in ("", "_random")),
         claims=(error(STAGED), error(PAIR_TABLE), saved(STAGED), saved(PAIR_TABLE)),
         drawn="2_probes_error_pct",
+        published={STAGED: ERROR_TWO, AVERAGE: ERROR_ALONE},
         of_data=True,
     )
 

@@ -9,10 +9,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from hcloud.plots import to_svg
 from hcloud.simulator.scenarios import SCENARIOS
 from hcloud.simulator.seeds import Mean, mean_of
+from lab.papers.measures import head_of
 from lab.papers.pictures import figure_picture
 from lab.papers.study import ENOUGH, Case, Claim, ComputedCase, Figure, Results, RunSize, Verdict, judge
 
-UNITS = {"_pct": "%", "_usd": "USD", "_s": "s"}
 PAGE_OF_DOCUMENTATION = re.compile(r"\[([a-z]+)\]\(([a-z]+\.md)\)")
 """A link to a documentation page, as used in the page and in figures' sources."""
 
@@ -81,7 +81,7 @@ def details(part: FigureResults, *, linked: bool = True) -> str:
     if figure.claims:
         lines += ["", "| claim | published | here | verdict |", "|---|---|---|---|"]
         lines += [_row(claim, judged, why=True) for claim, judged in zip(figure.claims, _judged(part), strict=True)]
-    lines += ["", "| | " + " | ".join(_head(name) for name in figure.columns) + " |"]
+    lines += ["", "| | " + " | ".join(head_of(name) for name in figure.columns) + " |"]
     lines.append("|---|" + "---|" * len(figure.columns))
     for label, runs in found.items():
         lines.append(f"| {label} | " + " | ".join(_cell(runs, name) for name in figure.columns) + " |")
@@ -169,13 +169,6 @@ def _signed(value: Mean, unit: str) -> str:
     return f"{value.text().removeprefix('-')} {unit.replace(direction, OPPOSITES[direction])}"
 
 
-def _head(name: str) -> str:
-    for ending, unit in UNITS.items():
-        if name.endswith(ending):
-            return f"{name.removesuffix(ending).replace('_', ' ')}, {unit}"
-    return name.replace("_", " ")
-
-
 def _cell(runs: Sequence[Mapping[str, float]], name: str) -> str:
     values = [run[name] for run in runs if name in run]
     only = "" if len(values) == len(runs) else f" ({len(values)} of {len(runs)} seeds)"
@@ -184,4 +177,4 @@ def _cell(runs: Sequence[Mapping[str, float]], name: str) -> str:
 
 def picture_svg(figure: Figure, found: Results) -> str:
     """Return the picture of a figure, as SVG: its main number by case, and its claims beside what is published."""
-    return to_svg(figure_picture(figure, found, _head(figure.drawn)))
+    return to_svg(figure_picture(figure, found))

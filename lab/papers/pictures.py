@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from hcloud.plots import BLUE, GREEN, GREY, ORANGE, RED, ROW_IN, draw_limits, label, name_rows, new_figure
 from hcloud.simulator.charts import draw_means
 from hcloud.simulator.seeds import Mean, mean_of
+from lab.papers.measures import axis_of
 from lab.papers.study import Claim, Effect, Figure, Results, Verdict, judge
 
 if TYPE_CHECKING:
@@ -26,11 +27,8 @@ LEAST, MOST = -1.5, 2.5
 COST, PERFORMANCE = "cost_usd", ("performance_pct", "target_met_pct", "qos_kept_pct")
 
 
-def figure_picture(figure: Figure, found: Results, head: str) -> Picture:
-    """Draw the main number of each case with its 95 % limits, and below it each claim whose size is published.
-
-    ``head``: the name of the main number, with its unit.
-    """
+def figure_picture(figure: Figure, found: Results) -> Picture:
+    """Draw the main number of each case with its 95 % limits, and below it each claim whose size is published."""
     claims = _judged(figure, found)
     found = {case: runs for case, runs in found.items() if any(figure.drawn in run for run in runs)}
     cases_in, claims_in = 0.85 + ROW_IN * len(found), 1.2 + 1.5 * ROW_IN * len(claims)
@@ -38,13 +36,13 @@ def figure_picture(figure: Figure, found: Results, head: str) -> Picture:
     parts = picture.subfigures(
         1 + bool(claims), 1, height_ratios=[cases_in, *([claims_in] if claims else [])], squeeze=False
     )
-    _draw_cases(parts[0, 0], figure, found, head)
+    _draw_cases(parts[0, 0], figure, found)
     if claims:
         _draw_claims(parts[1, 0], claims)
     return picture
 
 
-def _draw_cases(part: SubFigure, figure: Figure, found: Results, head: str) -> None:
+def _draw_cases(part: SubFigure, figure: Figure, found: Results) -> None:
     """Draw the main number; beside the cost how well jobs did, and beside that the cost, if both are known."""
     others = PERFORMANCE if figure.drawn == COST else (COST,)
     known = [name for name in others if all(name in run for runs in found.values() for run in runs)]
@@ -54,13 +52,20 @@ def _draw_cases(part: SubFigure, figure: Figure, found: Results, head: str) -> N
     )
     draw_means(axes[0, 0], _means(found, figure.drawn))
     name_rows(axes[0, 0], [label(each) for each in found])
-    axes[0, 0].set_xlabel(head)
+    axes[0, 0].set_xlabel(axis_of(figure.drawn))
+    published = [(value, row) for row, case in enumerate(found) if (value := figure.published.get(case)) is not None]
+    if published:
+        values, rows = zip(*published, strict=True)
+        below, marks = [row + 0.42 for row in rows], {"color": "white", "markeredgecolor": "black", "markersize": 6}
+        axes[0, 0].plot(values, below, "^", label="published", clip_on=False, **marks)
+        axes[0, 0].set_xlim(right=max(axes[0, 0].get_xlim()[1], 1.05 * max(values)))
+        axes[0, 0].legend(loc="lower right", bbox_to_anchor=(1.0, 1.0), borderpad=0.1)
     axes[0, 0].set_title("here: means over seeds, 95 % limits")
     if other is not None:
         for row, each in enumerate(_means(found, other)):
             half = each.half_width or 0.0
             draw_limits(axes[0, 1], row, each.value, each.value - half, each.value + half, marker="o")
-        axes[0, 1].set_xlabel("cost, USD" if other == COST else f"{other.removesuffix('_pct').replace('_', ' ')}, %")
+        axes[0, 1].set_xlabel(axis_of(other))
         axes[0, 1].margins(x=0.15)
 
 
@@ -94,7 +99,7 @@ def _draw_claims(part: SubFigure, claims: Sequence[tuple[Claim, Effect, Mean, Ve
             axes.plot([place], [row], ">" if share > MOST else "<", color=colour, markersize=7, clip_on=False)
         else:
             draw_limits(axes, row, share, max(LEAST, ends[0]), min(MOST, ends[1]), colour=colour, marker="o")
-        numbers = f"{ours.text()}, published {effect.published:g}\n({label(claim.unit, 34)})"
+        numbers = f"{ours.text()}, published {effect.published:.3g}\n({label(claim.unit, 34)})"
         axes.annotate(numbers, (1.02, row), xycoords=("axes fraction", "data"), va="center", annotation_clip=False)
     name_rows(axes, ["\n".join(wrap(claim.text, 50)[:3]) for claim, *_ in claims])
     axes.set_xlim(LEAST - 0.05, MOST + 0.05)

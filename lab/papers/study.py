@@ -153,6 +153,8 @@ class Figure:
     claims: tuple[Claim, ...] = ()
     drawn: str = ""
     """The number drawn in the chart; empty: no chart."""
+    published: Mapping[str, float] = field(default_factory=dict)
+    """The published value of that number, by the label of the case that it is of."""
     of_data: bool = False
     """Whether its numbers follow from measurements of others (``RunSize.data``)."""
 

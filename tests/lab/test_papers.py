@@ -11,6 +11,7 @@ from lab.papers import CHAPTERS, RunSize, ablations, fuller_servers, sensitiviti
 from lab.papers.clusters import scheduler
 from lab.papers.discounts import SUSTAINED, sustained_part
 from lab.papers.hybrid import strategy
+from lab.papers.measures import AXES, NAMES, axis_of, head_of
 from lab.papers.page import PICTURED, details, markdown, picture_svg
 from lab.papers.pictures import figure_picture
 from lab.papers.study import (
@@ -124,10 +125,13 @@ def test_picture_has_each_published_effect_beside_ours_with_limits() -> None:
         return Claim(text=text, published="", ours=lambda s: s["one"]["n"], effect=effect, unit="% cheaper")
 
     claims = (claim("half", Effect(46.0)), claim("opposite", Effect(-4.0)), claim("unsized", None))
-    figure = replace(FIGURE, claims=claims, drawn="n")
-    drawn = figure_picture(figure, {"one": [{"n": 22.0}, {"n": 24.0}], "two": [{"n": 1.0}, {"n": 1.0}]}, "n")
+    figure = replace(FIGURE, claims=claims, drawn="n", published={"two": 4.0})
+    drawn = figure_picture(figure, {"one": [{"n": 22.0}, {"n": 24.0}], "two": [{"n": 1.0}, {"n": 1.0}]})
     cases, effects = drawn.axes
     assert [bar.get_width() for bar in cases.patches] == [23.0, 1.0]
+    assert [(list(line.get_xdata()), list(line.get_ydata())) for line in cases.lines if line.get_marker() == "^"] == [
+        ([4.0], [1.42])
+    ]
     ours = [line for line in effects.lines if len(line.get_xdata()) == 1 and line.get_marker() in "o<>"]
     assert [(float(line.get_xdata()[0]), line.get_marker()) for line in ours] == [(0.5, "o"), (-1.5, "<")]
     published = [line for line in effects.lines if line.get_marker() == "D"]
@@ -137,9 +141,16 @@ def test_picture_has_each_published_effect_beside_ours_with_limits() -> None:
     assert [each.get_text() for each in effects.get_yticklabels()] == ["half", "opposite"]
 
 
+def test_axes_say_what_is_measured_of_what() -> None:
+    drawn = {figure.drawn for _, made in CHAPTERS.values() for figure in made() if figure.drawn}
+    assert {name for name in drawn if name not in {**NAMES, **AXES}} == set()
+    assert axis_of("k3_error_pct") == head_of("k3_error_pct") == "mean error of predicted speeds, groups of three, %"
+    assert (head_of("performance_pct"), head_of("wait_p95_s")) == ("performance, %", "wait p95, s")
+
+
 def test_case_without_the_main_number_is_left_out_of_the_picture() -> None:
     """Drawn as 0, it would be taken for a perfect one where less is better."""
-    drawn = figure_picture(replace(FIGURE, claims=(), drawn="n"), {"one": [{"n": 22.0}], "two": [{"m": 1.0}]}, "n")
+    drawn = figure_picture(replace(FIGURE, claims=(), drawn="n"), {"one": [{"n": 22.0}], "two": [{"m": 1.0}]})
     (cases,) = drawn.axes
     assert [bar.get_width() for bar in cases.patches] == [22.0]
 

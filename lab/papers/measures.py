@@ -1,0 +1,55 @@
+"""What the numbers of figures are, in words: heads of tables and names of axes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+UNITS = {"_pct": "%", "_usd": "USD", "_s": "s"}
+NAMES: Mapping[str, str] = {
+    "k2_error_pct": "mean error of predicted speeds, groups of two, %",
+    "k3_error_pct": "mean error of predicted speeds, groups of three, %",
+    "k2_R2_pct": "variance explained (R2), groups of two, %",
+    "k3_R2_pct": "variance explained (R2), groups of three, %",
+    "pairs_to_triples_error_pct": "mean error in groups of three, learnt from pairs only, %",
+    "pairs_to_triples_R2_pct": "variance explained in groups of three, learnt from pairs only, %",
+    "times_oracle": "time until all is done, as a multiple of the oracle's",
+    "k2_times_oracle": "at most two at a time: multiple of the oracle's time",
+    "k3_times_oracle": "at most three at a time: multiple of the oracle's time",
+    "imbalance_pct": "how much sooner the first server is done than the last, % of the whole time",
+    "2_probes_error_pct": "mean error of a new program's speed, two chosen probes, %",
+    "3_probes_error_pct": "mean error of a new program's speed, three chosen probes, %",
+    "2_random_probes_error_pct": "mean error of a new program's speed, two random probes, %",
+    "3_random_probes_error_pct": "mean error of a new program's speed, three random probes, %",
+    "9_programs_pct": "geometric mean of speeds, 9 programs, % of the best placement's",
+    "12_programs_pct": "geometric mean of speeds, 12 programs, % of the best placement's",
+    "mean_rank_pct": "mean rank of the machine found, % of machines that are no better",
+    "expected_rank_pct": "rank expected by R / (R + 1), %",
+    "below_80_pct": "jobs with a machine below the 80th percentile, %",
+    "expected_below_80_pct": "the same, expected by 0.8^R, %",
+    "of_best_pct": "quality of the machine found, % of the best machine's",
+    "variance_left_pct": "variance of quality left inside buckets, %",
+}
+"""Names of numbers that only some figures have."""
+AXES: Mapping[str, str] = {
+    "performance_pct": "mean performance, % of alone on the best type",
+    "qos_kept_pct": "jobs that lost at most 5 % of their performance, %",
+    "turnaround_pct": "mean performance with waiting, % of alone on the best type",
+    "target_met_pct": "targets met, %",
+    "cost_usd": "cost, USD",
+}
+"""Names of axes; tables show these numbers in short."""
+
+
+def head_of(name: str) -> str:
+    """Return the head of a number's column: what it is, and its unit."""
+    if name in NAMES:
+        return NAMES[name]
+    for ending, unit in UNITS.items():
+        if name.endswith(ending):
+            return f"{name.removesuffix(ending).replace('_', ' ')}, {unit}"
+    return name.replace("_", " ")
+
+
+def axis_of(name: str) -> str:
+    """Return the name of a number's axis: what is measured, of what, and its unit."""
+    return AXES.get(name) or head_of(name)
