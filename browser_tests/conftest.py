@@ -12,6 +12,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,8 @@ import httpx2
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
 
+from tests.api.certificates import write_certificate
+
 PATIENCE_S = 30.0
 FLAGS = (
     *("--headless", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"),
@@ -27,6 +30,8 @@ FLAGS = (
 )
 AXE = (Path(axe_playwright_python.__file__).parent / "axe.min.js").read_text()
 HOSTILE = "<script>document.title='owned'</script> \u202egnp.exe \x1b[31mred"
+ADAS_TOKEN = "a token of twenty letters and more"
+TLS_FILES = "certificate: c.pem, key: k.pem, tokens_file: tokens"
 SEARCH = "for i in 1 2 3; do echo step $i; seq 1 20000 | sha256sum; sleep 0.3; done"
 
 
@@ -35,6 +40,7 @@ class Fleet:
     """A deployment in a directory of its own, on slices of this machine."""
 
     home: Path
+    tls_port: int
     started: list[subprocess.Popen[Any]] = field(default_factory=list)
 
     @property
@@ -58,10 +64,10 @@ class Fleet:
         assert answer.is_success, answer.text
         return answer.json()
 
-    def submit(self, name: str, command: Any, *, vcpus: float = 1, team: str = "") -> str:
+    def submit(self, name: str, command: Any, *, vcpus: float = 1, team: str = "", **more: Any) -> str:
         """Submit a job; return its id."""
         tags = {"team": team} if team else {}
-        job = {"name": name, "command": command, "resources": {"vcpus": vcpus}, "tags": tags}
+        job = {"name": name, "command": command, "resources": {"vcpus": vcpus}, "tags": tags, **more}
         return str(self.call("POST", "/v1/jobs", [{"job": job}])[0]["id"])
 
     def job(self, job_id: str) -> Any:
@@ -115,7 +121,7 @@ def free_port() -> int:
 
 def set_up(home: Path) -> Fleet:
     """Start a daemon with four slices of this machine, and give it jobs: the seventh has to wait."""
-    fleet = Fleet(home)
+    fleet = Fleet(home, free_port())
     fleet.run("init", "--home", str(home), "--provider", "local")
     config = home / "config.yaml"
     text = config.read_text().replace("127.0.0.1:8786", f"127.0.0.1:{free_port()}")
@@ -123,10 +129,13 @@ def set_up(home: Path) -> Fleet:
         ("settings: {}", "settings: {cgroups: false, vcpus: 4, memory_mib: 4096}"),
         ("interval_s: 1.0", "interval_s: 0.2"),
         ("poll_s: 2.0", "poll_s: 0.2"),
+        ("tcp: null", f"tcp: {{listen: '127.0.0.1:{fleet.tls_port}', {TLS_FILES}}}"),
     ):
         assert slow in text
         text = text.replace(slow, quick)
     config.write_text(text)
+    write_certificate(home / "c.pem", home / "k.pem")
+    (home / "tokens").write_text(f"ada:{sha256(ADAS_TOKEN.encode()).hexdigest()}:reader\n")
     fleet.start("daemon")
     wait_for(lambda: (home / "run" / "hcloud.sock").exists(), "the daemon listens")
     fleet.submit("index", SEARCH, team="search")
@@ -144,7 +153,7 @@ def set_up(home: Path) -> Fleet:
 def fleet() -> Iterator[Fleet]:
     """The deployment that all tests look at."""
     with tempfile.TemporaryDirectory(prefix="hcloud-browser-") as made:
-        started = Fleet(Path(made))
+        started = Fleet(Path(made), 0)
         try:
             started = set_up(Path(made))
             yield started

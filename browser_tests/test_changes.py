@@ -24,3 +24,39 @@ def test_output_follows_and_a_job_is_cancelled_and_run_again(reader: Reader, fle
     again = reader.page.url.rpartition("/")[2]
     reader.until("talker", "h1")
     fleet.cancel(again)
+
+
+def test_output_of_each_rank_of_a_gang_is_a_click_away(reader: Reader, fleet: Fleet) -> None:
+    made = fleet.submit("gang", "echo this is rank $HCLOUD_RANK; sleep 600", vcpus=0.25, nodes={"count": 2})
+    reader.open(f"/jobs/{made}")
+    reader.until("this is rank 0", "pre.log")
+    reader.click("a:has-text('rank 1')")
+    reader.until("this is rank 1", "pre.log")
+    assert "this is rank 0" not in reader.text("pre.log")
+    fleet.cancel(made)
+
+
+def test_the_use_of_machines_is_shown_over_time_with_their_neighbours(reader: Reader, fleet: Fleet) -> None:
+    pair = [fleet.submit(name, "sleep 600", vcpus=0.25) for name in ("one", "other")]
+    wait_for(lambda: all(fleet.state(each) == "running" for each in pair), "both run")
+    reader.open("/machines")
+    strips = reader.page.locator(".over-time .strip")
+    assert strips.count() >= 1
+    assert "of its vCPUs in use, between" in (strips.first.get_attribute("aria-label") or "")
+    assert strips.first.locator("path").count() >= 1
+    found = reader.until("Measured loss", "section[aria-labelledby=h-neighbours]")
+    assert [each in found for each in pair] == [True, True]
+    for each in pair:
+        fleet.cancel(each)
+
+
+def test_a_job_of_ten_thousand_tasks_is_shown_as_one(reader: Reader, fleet: Fleet) -> None:
+    made = fleet.submit("many", "true", vcpus=4, array="0-9999")
+    reader.open("/jobs")
+    assert "10000 tasks" in reader.text(f"tr:has(a:text-is('{made}'))")
+    assert reader.page.locator("tbody tr").count() <= 50
+    reader.open(f"/jobs/{made}")
+    assert "many" in reader.text("h1")
+    reader.until("10000 waiting, 0 running")
+    assert reader.page.evaluate("document.querySelectorAll('*').length") < 2000
+    fleet.cancel(made)

@@ -26,9 +26,9 @@ def test_what_did_team_search_cost_this_week(reader: Reader) -> None:
 def test_which_machine_is_badly_used(reader: Reader) -> None:
     reader.click("nav >> text=Machines")
     found = reader.until("Worst used:")
-    assert re.search(
-        r"Worst used: inst-\d+, local\.\w+: \d+ % .* of its \$[\d.]+/h pays for what nobody uses", found
-    ), found
+    assert re.search(r"Worst used: inst-\d+, local\.\w+: \d+ % .* of its \$[\d.]+/h pays for unused vCPUs", found), (
+        found
+    )
     reader.click("section.callout a")
     assert "Lease: paid until" in reader.until("What happened to it")
     assert reader.clicks <= 3

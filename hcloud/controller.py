@@ -74,8 +74,11 @@ class CycleReport:
 class EventFollower(Protocol):
     """Follows the event log while this daemon leads; what it raises would end the cycle."""
 
-    def begin(self, jobs: Iterable[Job], instances: Iterable[Instance]) -> None:
-        """Start anew from the jobs and instances that live now: this daemon has become the leader."""
+    def begin(self, jobs: Iterable[Job], instances: Iterable[Instance], seq: int) -> None:
+        """Start anew from the jobs and instances that live now: this daemon has become the leader.
+
+        Events after number ``seq`` follow.
+        """
 
     def follow(self, events: Sequence[Event]) -> None:
         """Take in the next events, in order, each once."""
@@ -139,8 +142,8 @@ class Controller:
         self.schedules = Schedules(store, clock)
         self.budget_watch = BudgetWatch(store)
         self.usage = DecayedUsage(store)
-        self.follower: EventFollower | None = None
-        """Follows the log beside the cycle's own followers, for metrics."""
+        self.followers: tuple[EventFollower, ...] = ()
+        """Follow the log beside the cycle's own followers, for metrics and pages."""
         self._fleet = FleetTracker()
         self._monitor = JobMonitor()
         self._commitments = CommitmentLog(store)
@@ -383,9 +386,9 @@ class Controller:
         if self._ledger is None:
             self._tags_watched = watched
             self._ledger, self._fleet, self._monitor = self._read_history(live)
-            if self.follower is not None:
-                view = self.store.live()
-                self.follower.begin((*view.jobs, *view.held), view.instances)
+            view = self.store.live()
+            for follower in self.followers:
+                follower.begin((*view.jobs, *view.held), view.instances, self._ledger.seq)
         elif self._tags_watched != watched:
             self._follow_events(self._ledger)  # no follower misses an event because the ledger is read again
             self._tags_watched = watched
@@ -399,8 +402,8 @@ class Controller:
             ledger.follow(events)
             self._fleet.follow(events)
             self._monitor.follow(events)
-            if self.follower is not None:
-                self.follower.follow(events)
+            for follower in self.followers:
+                follower.follow(events)
             if len(events) < _EVENTS_PER_READ:
                 break
 

@@ -63,6 +63,7 @@ from hcloud.core.pricing import oldest_prices
 from hcloud.core.units import utc_text
 from hcloud.engine.wire import PROTOCOL
 from hcloud.forecast.runtimes.distribution import RunTimes
+from hcloud.forecast.use_history import UseHistory
 from hcloud.observe.output_archive import OUTPUTS_FOLDER
 from hcloud.planner.fit.job_run_times import JobRunTimes
 from hcloud.planner.snapshot import Spend
@@ -194,7 +195,8 @@ class Daemon:
         )
         self.outboxes = build_outboxes(config, self.store, self.clock, lambda: self.controller.lease is not None)
         self.controller.schedules.admit = self._admit
-        self.telemetry = self.controller.follower = Telemetry(self.providers)
+        self.telemetry, self.use_history = Telemetry(self.providers), UseHistory()
+        self.controller.followers = (self.telemetry, self.use_history)
         self.uploads_dir = config.state_dir / "uploads"
         self._keys = secret_keys(config)
         self.last_cycle = CycleReport()
@@ -549,6 +551,7 @@ class Daemon:
             buckets=bucket_access(self.config, self.clock),
             seen_at=lambda: self.controller.observer.seen_at,
             telemetry=self.telemetry,
+            use_history=self.use_history,
             snapshot=lambda: self.controller.last_snapshot,
             socket_path=self.config.socket_path,
             classifications=lambda names: self.controller.beliefs.of_rows(names, self.controller.lease),

@@ -78,7 +78,7 @@ def build_app(context: ApiContext, tokens: TokenFile | None = None, pages: Pages
         pages=pages,
     )
     app.add_middleware(RequestMetrics, telemetry=context.telemetry)  # the last one added is the outermost
-    errors.install(app)
+    errors.install(app, pages)
     parts = (jobs, arrays, outputs, job_commands, schedules, forecasts, operations, drain, upload_chunks, uploads)
     for part in parts:
         app.include_router(part.router)

@@ -108,6 +108,9 @@ class Pages(Protocol):
     def refuse(self, scope: Scope, error: HCloudError) -> Response:
         """Return the answer to a request that is not admitted."""
 
+    def failure(self, scope: Scope, status: int, message: str) -> Response:
+        """Return a page that says why a request failed."""
+
     def install(self, app: FastAPI) -> None:
         """Add the pages to an application."""
 

@@ -19,6 +19,7 @@ from hcloud.core.errors import BadInput, SecretUnreadable
 from hcloud.core.estimates import Classification
 from hcloud.core.model import InstanceId, Job, JobId, JobSpec, Offer
 from hcloud.forecast.runtimes.distribution import RunTimes
+from hcloud.forecast.use_history import UseHistory
 from hcloud.planner.due_times import DueTime
 from hcloud.planner.plan import PlannedStart
 from hcloud.planner.run_times import NO_RUN_TIMES, RunTimeForecasts
@@ -197,6 +198,8 @@ class ApiContext:
     """Bytes of all archives of one user."""
     telemetry: Telemetry = field(default_factory=Telemetry)
     """Counters and histograms of this process."""
+    use_history: UseHistory = field(default_factory=UseHistory)
+    """How busy machines were over the last day."""
     long_work: LongWork = field(default_factory=LongWork)
     """Runs long computations, a few at once."""
     closing: threading.Event = field(default_factory=threading.Event)

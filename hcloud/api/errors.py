@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from http import HTTPStatus
+from typing import TYPE_CHECKING
 
-from fastapi import FastAPI, Request
+from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
@@ -21,6 +22,9 @@ from hcloud.core.errors import (
     RunnerError,
     StoreError,
 )
+
+if TYPE_CHECKING:
+    from hcloud.api.auth import Pages
 
 RETRY_AFTER_S = 1
 _log = logging.getLogger(__name__)
@@ -74,8 +78,13 @@ def _response(status: int, code: str, message: str, headers: Mapping[str, str] |
     return JSONResponse({"error": {"code": code, "message": message}}, status_code=status, headers=dict(headers or {}))
 
 
-def install(app: FastAPI) -> None:
-    """Register handlers so that every failure has the same form."""
+def install(app: FastAPI, pages: Pages | None = None) -> None:
+    """Register handlers so that every failure has the same form; those of ``pages`` are pages."""
+
+    def failure(request: Request, status: int, code: str, message: str, headers: Mapping[str, str] | None) -> Response:
+        if pages is not None and pages.covers(request.url.path):
+            return pages.failure(request.scope, status, message)
+        return _response(status, code, message, headers)
 
     @app.exception_handler(HCloudError)
     async def on_hcloud_error(request: Request, error: HCloudError) -> JSONResponse:
@@ -86,25 +95,26 @@ def install(app: FastAPI) -> None:
         return failure_response(BadInput(describe_invalid(error.errors())))
 
     @app.exception_handler(HTTPException)
-    async def on_http(request: Request, error: HTTPException) -> JSONResponse:
+    async def on_http(request: Request, error: HTTPException) -> Response:
         code = HTTPStatus(error.status_code).phrase.lower().replace(" ", "_")
         if error.status_code == HTTPStatus.REQUEST_ENTITY_TOO_LARGE:
             code = "too_large"
         message = error.detail
         if error.status_code == HTTPStatus.NOT_FOUND:
             message = f"no route {request.method} {request.url.path}; see /openapi.json"
+            if pages is not None and pages.covers(request.url.path):
+                message = f"there is no page {request.url.path}"
         elif error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
             message = f"{request.url.path} does not allow {request.method}"
-        return _response(error.status_code, code, message, error.headers)
+        return failure(request, error.status_code, code, message, error.headers)
 
     @app.exception_handler(Exception)
-    async def on_defect(request: Request, error: Exception) -> JSONResponse:
+    async def on_defect(request: Request, error: Exception) -> Response:
         # The top of one request: a defect in a handler must not end the daemon. Its message may contain secrets, so
         # it is only logged.
         _log.error("defect in the handler of %s %s", request.method, request.url.path, exc_info=error)
-        return _response(
-            500, "defect", f"a defect in HCloud ({type(error).__name__}); the daemon's log has the details"
-        )
+        message = f"a defect in HCloud ({type(error).__name__}); the daemon's log has the details"
+        return failure(request, HTTPStatus.INTERNAL_SERVER_ERROR, "defect", message, None)
 
 
 def describe_invalid(errors: Sequence[Mapping[str, object]]) -> str:

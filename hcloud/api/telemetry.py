@@ -161,8 +161,9 @@ class Telemetry:
             found[job_class] = RecentWaits(jobs=len(ordered), p50_s=p50_s, p90_s=p90_s)
         return found
 
-    def begin(self, jobs: Iterable[Job], instances: Iterable[Instance]) -> None:
+    def begin(self, jobs: Iterable[Job], instances: Iterable[Instance], seq: int) -> None:
         """Forget what was followed; take the jobs and instances that live now."""
+        del seq
         self._jobs = {
             job.id: _LiveJob(
                 job_class=_class_of(job.spec.target.kind, job.spec.tags),

@@ -57,7 +57,11 @@ TABS: Mapping[str, frozenset[JobState] | None] = {
     "failed": frozenset({JobState.FAILED}),
     "cancelled": frozenset({JobState.CANCELLED}),
 }
+RANKS_SHOWN = 16
+ATTEMPTS_SHOWN = 8
 _Text = Annotated[str, Query(max_length=200)]
+_Rank = Annotated[int, Query(ge=0, le=100_000)]
+_Attempt = Annotated[int | None, Query(ge=1, le=2**31)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -182,11 +186,53 @@ class SpeedComparison:
 
 
 @router.get("/jobs/{job_id}")
-async def show_job(request: Request, context: Context, caller: CurrentCaller, job_id: str) -> Response:
-    """Show one job, array or task: why it waits, where it runs, what was predicted and measured, and every decision."""
+async def show_job(
+    request: Request, context: Context, caller: CurrentCaller, job_id: str, rank: _Rank = 0, attempt: _Attempt = None
+) -> Response:
+    """Show one job, array or task: why it waits, where it runs, what was predicted and measured, and every decision.
+
+    ``rank``, ``attempt``: of which the output is shown; None: of the current or last attempt.
+    """
     work = partial(_job_values, context, caller, job_id)
     values = await context.long_work.result(work, at_once=True)
-    return await run_in_threadpool(partial(pages_of(request).render, request, "job.html", **values))
+    output = _output_parts(values["raw"], rank, attempt)
+    return await run_in_threadpool(partial(pages_of(request).render, request, "job.html", output=output, **values))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutputParts:
+    """Of which rank and attempt the output is shown, and which others there are."""
+
+    rank: int
+    attempt: int
+    ranks: Sequence[int]
+    """Those that can be chosen with one click; empty: there is one."""
+    more_ranks: int
+    """Number of all ranks, if there are more than can be shown; else 0."""
+    attempts: Sequence[int]
+    machines: Mapping[int, str]
+    """By rank of the current attempt."""
+    asked: Mapping[str, int]
+    """Rank, and attempt if one was chosen, as in the page's address."""
+
+
+def _output_parts(job: Job, rank: int, attempt: int | None) -> OutputParts:
+    """Return what the output's part of the page offers. Raises NotFound: the job has no such rank or attempt."""
+    count, made = job.spec.nodes.count, job.attempts_made
+    if rank >= count:
+        raise NotFound(f"{job.id} has no rank {rank}; it has ranks 0 to {count - 1}")
+    if attempt is not None and attempt > made:
+        raise NotFound(f"{job.id} has no attempt {attempt}; it has made {made}")
+    held = job.attempt.allocations if job.attempt is not None else ()
+    return OutputParts(
+        rank=rank,
+        attempt=attempt or made,
+        ranks=range(min(count, RANKS_SHOWN)) if count > 1 else (),
+        more_ranks=count if count > RANKS_SHOWN else 0,
+        attempts=range(max(1, made - ATTEMPTS_SHOWN + 1), made + 1) if made > 1 else (),
+        machines={each.rank: each.instance_id for each in held} if attempt in (None, made) else {},
+        asked={"rank": rank} if attempt is None else {"rank": rank, "attempt": attempt},
+    )
 
 
 def _job_values(context: ApiContext, caller: Caller, job_id: str) -> dict[str, Any]:
@@ -384,7 +430,8 @@ def show_log(
     job_id: str,
     stream: Annotated[Stream, Query()] = "stdout",
     offset: Annotated[int, Query(ge=0, le=2**53)] = 0,
-    rank: Annotated[int, Query(ge=0, le=100_000)] = 0,
+    rank: _Rank = 0,
+    attempt: _Attempt = None,
 ) -> Response:
     """Return the next part of a job's output, which asks for the one after it as long as more may come."""
     job = arrays.find_job(context.store, job_id)
@@ -392,7 +439,7 @@ def show_log(
     content, next_offset, over, problem = b"", offset, job.is_array, ""
     try:
         if not job.is_array:
-            query = LogQuery(job_id=job.id, stream=stream, offset=offset, limit=LOG_BYTES, rank=rank)
+            query = LogQuery(job_id=job.id, stream=stream, offset=offset, limit=LOG_BYTES, rank=rank, attempt=attempt)
             part = read_log_part(context, query)
             content, next_offset, over = part.chunk.content, part.chunk.next_offset, part.chunk.end
     except NotFound as error:
@@ -407,6 +454,7 @@ def show_log(
         job_id=job_id,
         stream=stream,
         rank=rank,
+        attempt=attempt,
         text=text,
         offset=next_offset - (len(content) - used),
         over=over and used == len(content),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -22,11 +23,13 @@ from hcloud.classifier.interference import neighbour_loss
 from hcloud.core.co_runs import CoRun, CoRunKey
 from hcloud.core.cpu_topology import cpu_list
 from hcloud.core.errors import BadInput
-from hcloud.core.model import INSTANCE_COMING, Event, EventKind, Instance, InstanceState, Job
+from hcloud.core.model import INSTANCE_COMING, Event, EventKind, Instance, InstanceId, InstanceState, Job
 from hcloud.core.rows import number_of
+from hcloud.forecast.use_history import UseHistory
 from hcloud.planner.snapshot import Snapshot
 from hcloud.web import shapes
 from hcloud.web.fleet import FleetNow, MachineUse, fleet_of
+from hcloud.web.heat import heat_map, use_points
 from hcloud.web.now import decision_text
 from hcloud.web.site import as_markup, is_part, page_router, pages_of
 from hcloud.web.text import visible
@@ -37,6 +40,9 @@ EVENTS_SHOWN = 100
 SAMPLES_READ = 2000
 CHART_S = 24 * 3600.0
 HEAT_SHOWN = 2000
+LOSSES_SHOWN = 20
+LOSSES_KEPT = 64
+LOSSES_FRESH_S = 30.0
 _Order = Callable[[MachineUse], tuple[float | str, ...]]
 ORDERS: Mapping[str, tuple[str, _Order]] = {
     "unused": ("most money unused", lambda use: (-use.unused_usd_per_h, use.used_share, number_of(use.id))),
@@ -47,31 +53,44 @@ ORDERS: Mapping[str, tuple[str, _Order]] = {
 }
 _EVENTS = frozenset(EventKind) - {EventKind.SAMPLE, EventKind.INSTANCE_RENEWED, EventKind.INSTANCE_PRICE}
 _Text = Annotated[str, Query(max_length=200)]
+_Page = Annotated[int, Query(ge=0, le=1000)]
 
 
 @router.get("/machines")
 def list_machines(
-    request: Request, sort: _Text = "unused", market: _Text = "", page: Annotated[int, Query(ge=0, le=1000)] = 0
+    request: Request, context: Context, sort: _Text = "unused", market: _Text = "", page: _Page = 0
 ) -> Response:
-    """Show the live machines as a heat map of their use, and as a list with the worst used first."""
-    if sort not in ORDERS:
-        raise BadInput(f"machines are not sorted by {sort!r}; choose one of {', '.join(ORDERS)}")
-    fleet = fleet_of(request)
-    shown = pages_of(request).kept_part(
-        fleet, "_machines.html", (sort, market, page), lambda: _list_values(fleet, sort, market, page)
-    )
+    """Show the live machines as heat maps of their use, now and over the last day, and as a list, worst used first."""
+    _check_order(sort)
+    request.app.state.earlier_use.read()
+    fleet, history = fleet_of(request), context.use_history
+    asked = (sort, market, page)
+    shown = pages_of(request).kept_part(fleet, "_machines.html", asked, lambda: _list_values(fleet, history, *asked))
     if is_part(request):
         return HTMLResponse(shown)
     values: dict[str, Any] = {"sort": sort, "market": market, "page": page, "shown": as_markup(shown)}
     return pages_of(request).render(request, "machines.html", **values)
 
 
-def _list_values(fleet: FleetNow, sort: str, market: str, page: int) -> dict[str, Any]:
+def _check_order(sort: str) -> None:
+    if sort not in ORDERS:
+        raise BadInput(f"machines are not sorted by {sort!r}; choose one of {', '.join(ORDERS)}")
+
+
+def _chosen(fleet: FleetNow, sort: str, market: str, page: int) -> tuple[list[MachineUse], list[MachineUse]]:
+    """Return all machines of a market, and those of a page in their order."""
     machines = [each for each in fleet.machines.values() if market in ("", each.instance.offer.market.value)]
     ranked = sorted(machines, key=ORDERS[sort][1])
+    return machines, ranked[page * PAGE_ROWS : (page + 1) * PAGE_ROWS]
+
+
+def _list_values(fleet: FleetNow, history: UseHistory, sort: str, market: str, page: int) -> dict[str, Any]:
+    machines, shown = _chosen(fleet, sort, market, page)
     up = [each for each in machines if each.instance.state is InstanceState.READY]
     return {
-        "shown": ranked[page * PAGE_ROWS : (page + 1) * PAGE_ROWS],
+        "shown": shown,
+        "costs_usd": {each.id: _cost_usd(each.instance, fleet.at) for each in shown},
+        "over_time": heat_map(shown, history, fleet.at),
         "heat": heat_cells(machines[:HEAT_SHOWN]),
         "heat_shown": HEAT_SHOWN,
         "total": len(machines),
@@ -101,12 +120,62 @@ def heat_cells(machines: Sequence[MachineUse]) -> Markup:
 _MARKUP = re.compile("[&<>\"']")
 
 
+@router.get("/machines/part/neighbours")
+async def show_neighbours(
+    request: Request,
+    context: Context,
+    caller: CurrentCaller,
+    sort: _Text = "unused",
+    market: _Text = "",
+    page: _Page = 0,
+) -> Response:
+    """Return what the jobs on a page's machines lose by their neighbours, the largest losses first."""
+    _check_order(sort)
+    cache: LossCache = request.app.state.loss_cache
+
+    def made() -> Response:
+        losses = cache.losses((sort, market, page), lambda: _chosen(fleet_of(request), sort, market, page)[1])
+        shown, count = losses[:LOSSES_SHOWN], len(losses)
+        return pages_of(request).render(request, "_neighbours.html", losses=shown, all=count)
+
+    response: Response = await context.long_work.result(made, at_once=caller.is_admin)
+    return response
+
+
+class LossCache:
+    """Keeps what jobs lose by their neighbours: it is computed from what is believed of each, for all who look."""
+
+    def __init__(self, context: ApiContext) -> None:
+        """Prepare; nothing is computed yet."""
+        self._context = context
+        self._kept: dict[tuple[object, ...], tuple[float, list[NeighbourView]]] = {}
+        self._lock = threading.Lock()
+
+    def losses(self, asked: tuple[object, ...], uses: Callable[[], Sequence[MachineUse]]) -> list[NeighbourView]:
+        """Return the losses on the machines that ``uses`` returns, the largest first; kept for ``LOSSES_FRESH_S``."""
+        now = self._context.clock.now()
+        with self._lock:
+            known = self._kept.get(asked)
+            if known is not None and 0.0 <= now - known[0] < LOSSES_FRESH_S:
+                return known[1]
+            shared = [use for use in uses() if len(use.jobs) > 1]
+            snapshot = self._context.snapshot()
+            records = {record.key: record for _, record in self._context.store.co_runs()} if shared else {}
+            found = [loss for use in shared for loss in neighbour_losses(use, snapshot, records)]
+            found.sort(key=lambda loss: -max(loss.measured or 0.0, loss.expected or 0.0))
+            if len(self._kept) >= LOSSES_KEPT:
+                self._kept.clear()
+            self._kept[asked] = now, found
+            return found
+
+
 # --------------------------------------------------------------------------------------------------------- one machine
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NeighbourView:
     """What one job on a machine loses by the others there."""
 
     job: Job
+    machine: InstanceId
     cpus: str
     """The CPUs on which it may run (``0-3,8``); empty: all."""
     beside: tuple[str, ...]
@@ -188,6 +257,7 @@ def neighbour_losses(use: MachineUse, snapshot: Snapshot, records: Mapping[CoRun
         found.append(
             NeighbourView(
                 job=job,
+                machine=use.id,
                 cpus=_cpus_on(job, use.id),
                 beside=tuple(each.id for each in others),
                 expected=expected if others else 0.0,
@@ -222,26 +292,35 @@ def _measured_loss(
 
 
 def _chart(context: ApiContext, caller: Caller, use: MachineUse, now: float) -> str:
-    """Return the use of a machine over the last day, for the page's script; empty: nothing was measured."""
-    if not all(caller.may_see(job.spec.user) for job in use.jobs):
-        return ""  # samples are their owner's
-    samples = context.store.events(
-        instance_id=use.id, kinds=[EventKind.SAMPLE], since=now - CHART_S, newest=True, limit=SAMPLES_READ
-    )
-    if not all(caller.may_see(each.user or "") for each in samples):
-        return ""
-    times, busy = busy_history(samples)
+    """Return the use of a machine over the last day, for the page's script; empty: too little was measured."""
+    times, shares = _sampled_use(context, caller, use, now)
+    if len(times) < 2:
+        times, shares = use_points(use, context.use_history, now)
     if len(times) < 2:
         return ""
-    vcpus = use.vcpus or 1.0
     return json.dumps(
         {
             "names": ["vCPUs in use, %"],
             "y": "share of vCPUs",
             "unit": " %",
-            "data": [times, [round(100.0 * min(1.0, each / vcpus), 1) for each in busy]],
+            "data": [times, [round(100.0 * each, 1) for each in shares]],
         }
     )
+
+
+def _sampled_use(
+    context: ApiContext, caller: Caller, use: MachineUse, now: float
+) -> tuple[Sequence[float], Sequence[float]]:
+    """Return times, and the share of the vCPUs in use at each, by samples; nothing if some are not the caller's."""
+    if not all(caller.may_see(job.spec.user) for job in use.jobs):
+        return (), ()
+    samples = context.store.events(
+        instance_id=use.id, kinds=[EventKind.SAMPLE], since=now - CHART_S, newest=True, limit=SAMPLES_READ
+    )
+    if not all(caller.may_see(each.user or "") for each in samples):
+        return (), ()
+    times, busy = busy_history(samples)
+    return times, [min(1.0, each / (use.vcpus or 1.0)) for each in busy]
 
 
 def busy_history(samples: Sequence[Event]) -> tuple[list[float], list[float]]:

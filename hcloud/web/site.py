@@ -120,7 +120,7 @@ class Site:
                 return with_headers(Response(status_code=401, headers={"HX-Redirect": "/login"}))
             if scope["method"] in SAFE_METHODS:
                 return with_headers(RedirectResponse("/login", status_code=303))
-        return with_headers(self.error_page(request, error))
+        return self.error_page(request, error)
 
     def render(self, request: Request, template: str, *, status: int = 200, **values: Any) -> HTMLResponse:
         """Return a page, or a part of one, made from a template."""
@@ -154,11 +154,15 @@ class Site:
         """Return a template's text."""
         return self.templates.get_template(template).render(**values)
 
-    def error_page(self, request: Request, error: HCloudError) -> HTMLResponse:
-        """Return a page that says what went wrong."""
+    def failure(self, scope: Scope, status: int, message: str) -> Response:
+        """Return a page that says why a request failed."""
+        request = Request(scope)
         template = "_error.html" if request.headers.get("hx-request") else "error.html"
-        status = status_of(error)
-        return self.render(request, template, status=status, error_status=int(status), message=str(error))
+        return with_headers(self.render(request, template, status=status, error_status=int(status), message=message))
+
+    def error_page(self, request: Request, error: HCloudError) -> Response:
+        """Return a page that says what went wrong."""
+        return self.failure(request.scope, status_of(error), str(error))
 
 
 def pages_of(request: Request) -> Site:
@@ -190,7 +194,7 @@ class PageRoute(APIRoute):
                 found: HCloudError = BadInput(describe_invalid(error.errors()))
             except HCloudError as error:
                 found = error
-            return with_headers(pages_of(request).error_page(request, found))
+            return pages_of(request).error_page(request, found)
 
         return handle_page
 

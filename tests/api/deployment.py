@@ -22,6 +22,7 @@ from hcloud.core.errors import BadInput, Refused
 from hcloud.core.model import JobSpec
 from hcloud.fake_runner.runner import FakeRunner
 from hcloud.fake_runner.work import WorkOf, read_work
+from hcloud.forecast.use_history import UseHistory
 from hcloud.planner.fit.job_run_times import JobRunTimes
 from hcloud.preview import describe_preview
 from hcloud.secret_keys import SecretKeys
@@ -70,7 +71,8 @@ class Deployment:
         self.policy_file.write_text(json.dumps(policy))
         self.controller = assembled(home, self.store, self.cloud, self.engine, self.clock, policy, owner=OWNER)
         self.policy, self.logs = self.controller.policy, self.controller.observer.logs
-        self.telemetry = self.controller.follower = Telemetry(["mock"])
+        self.telemetry, self.use_history = Telemetry(["mock"]), UseHistory()
+        self.controller.followers = (self.telemetry, self.use_history)
         self.refusal = ""
         self.unaccepted_changes: list[str] = []
         self.wakes = 0
@@ -95,6 +97,7 @@ class Deployment:
             seal=SecretKeys(None, home).seal,
             seen_at=lambda: self.controller.observer.seen_at,
             telemetry=self.telemetry,
+            use_history=self.use_history,
             snapshot=lambda: self.controller.last_snapshot,
             classifications=lambda names: self.controller.beliefs.of_rows(names, None),
             uploads_dir=home / "uploads",

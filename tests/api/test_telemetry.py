@@ -33,7 +33,8 @@ def test_a_new_process_counts_from_its_own_start_but_knows_jobs_that_wait(deploy
     deployment.cycle_until(lambda: not deployment.store.live().jobs)
     client.post("/v1/jobs", json=[job("second")])
     deployment.clock.advance(100.0)
-    restarted = deployment.controller.follower = Telemetry()
+    restarted = Telemetry()
+    deployment.controller.followers = (restarted,)
     deployment.controller.release()
     deployment.cycle(3)
     assert value(restarted, "jobs_ended_total", **{"class": "best_effort", "state": "succeeded"}) == 0
@@ -83,7 +84,7 @@ def test_requests_count_by_route_and_those_that_wait_for_news_are_not_timed(depl
 
 def test_a_defect_in_counting_is_logged_once_and_stops_nothing(caplog: pytest.LogCaptureFixture) -> None:
     telemetry = Telemetry(["mock"])
-    telemetry.begin((), ())
+    telemetry.begin((), (), 0)
     broken = Event(at=0.0, kind=EventKind.INSTANCE_REQUESTED, instance_id="inst-1", fields=None)  # type: ignore[arg-type]
     trouble = Event(
         at=0.0, kind=EventKind.PROVIDER_TROUBLE, fields={"provider": "mock", "call": "launch", "error": "X"}

@@ -155,6 +155,8 @@ def test_wrong_addresses_are_answered_with_a_page(shown: Site) -> None:
         ("/jobs/job-99", 404), ("/jobs/nonsense", 404), ("/machines/inst-99", 404), ("/applications/none", 404),
         ("/money?by=colour", 400), ("/money?period=aeon", 400), ("/money/part/none", 400), ("/static/none.css", 404),
         ("/static/..%2Fsite.py", 404), ("/jobs?before=x", 404), ("/live?topic=%3Cb%3E", 400),
+        ("/machines/inst-1/none", 404), ("/jobs/job-1/cancel", 405),
+        ("/jobs/job-1?rank=1", 404), ("/jobs/job-1?attempt=9", 404), ("/machines/part/neighbours?sort=colour", 400),
     ):  # fmt: skip
         page = browser.get(path)
         assert (page.status_code, page.headers["content-type"]) == (status, "text/html; charset=utf-8"), path
@@ -178,3 +180,35 @@ def test_open_lists_are_read_again_without_the_rest_of_the_page_and_made_once_fo
         assert "<html" not in first
         assert first in shown.browser("ada").get(path).text
     assert "<bdi>ada" not in shown.browser("eve").get("/machines?sort=price", headers=part).text
+
+
+def test_a_defect_is_answered_with_a_page_and_to_programs_with_json(
+    shown: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> None:
+        raise ZeroDivisionError("sesame")
+
+    monkeypatch.setattr("hcloud.web.machines.heat_cells", broken)
+    shown.deployment.clock.advance(5.0)
+    page = shown.browser("eve").get("/machines")
+    assert (page.status_code, page.headers["content-type"]) == (500, "text/html; charset=utf-8")
+    assert "a defect in HCloud (ZeroDivisionError)" in page.text
+    assert "sesame" not in page.text
+    assert "content-security-policy" in page.headers
+    part = shown.browser("eve").get("/machines", headers={"HX-Request": "true"})
+    assert (part.status_code, "<html" in part.text) == (500, False)
+
+
+def test_output_is_shown_of_the_rank_and_attempt_that_is_asked_for(fresh_site: Site) -> None:
+    made = fresh_site.submitted("ada", command=["sleep", "3"], nodes={"count": 3}, resources={"vcpus": 1})
+    fresh_site.deployment.cycle_until(lambda: fresh_site.deployment.store.job(made).finished_at is not None)
+    for written in fresh_site.deployment.home.glob(f"logs/{made}.1.*.stdout"):
+        written.write_text(f"this is rank {written.name.split('.')[2].partition('_')[0]}")
+    browser = fresh_site.browser("ada")
+    page = browser.get(f"/jobs/{made}?rank=2").text
+    assert re.findall(r'aria-current="true">rank (\d)', page) == ["2"]
+    assert re.findall(r"rank (\d) <span", page) == ["0", "1", "2"]
+    (address,) = re.findall(r'hx-get="(/jobs/[^"]+stream=stdout)"', page)
+    assert "this is rank 2" in browser.get(address.replace("&amp;", "&")).text
+    assert "this is rank 1" in browser.get(f"/jobs/{made}/log?rank=1&attempt=1").text
+    assert browser.get(f"/jobs/{made}?rank=3").status_code == 404

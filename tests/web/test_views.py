@@ -1,6 +1,7 @@
 """What pages compute themselves: use of machines, losses by neighbours, replays, and text."""
 
 import json
+import re
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -13,11 +14,13 @@ from hcloud.core.co_runs import CoRun
 from hcloud.core.estimates import Application, Classification, Estimate
 from hcloud.core.model import Event, EventKind
 from hcloud.forecast.job_monitor import JobSamples, Sampled
+from hcloud.forecast.use_history import SLOT_S, SLOTS, UseHistory
 from hcloud.planner.snapshot import Snapshot
 from hcloud.report.table import ReportTable, columns
 from hcloud.web import shapes, text
 from hcloud.web.applications import history_words
 from hcloud.web.fleet import FRESH_S, FleetCache, busy_vcpus, fleet_groups, machine_uses, queue_classes
+from hcloud.web.heat import EarlierUse, heat_map, use_points
 from hcloud.web.machines import busy_history, neighbour_losses
 from hcloud.web.money import day_chart
 from hcloud.web.what_if import WhatIfRun, WhatIfRuns
@@ -109,6 +112,61 @@ def test_losses_by_neighbours_are_expected_by_pressures_and_shown_beside_what_wa
     assert (sensitive.measured_s, robust.measured) == (120.0, None)
     unknown = neighbour_losses(use, Snapshot(now=0.0), {})
     assert [(each.expected, each.source) for each in unknown] == [(None, "nothing is known of it yet")] * 2
+
+
+def test_use_is_a_row_of_colours_for_each_machine_over_the_time_it_was_up(site: Site) -> None:
+    site.submitted("ada", command=["sleep", "90000"], resources={"vcpus": 2})
+    site.deployment.cycle(8)
+    began_at = site.deployment.clock.now()
+    site.deployment.cycle(60, step_s=60.0)
+    history, now = site.deployment.use_history, site.deployment.clock.now()
+    uses = [each for each in machine_uses(site.deployment.store.live(), {}).values() if each.held_vcpus == 2.0]
+    found = heat_map(uses, history, now)
+    assert found is not None
+    assert (found.column_s, found.end_at, found.begin_at % SLOT_S) == (SLOT_S, now, 0.0)
+    assert found.columns == round((now // SLOT_S) - (found.begin_at // SLOT_S)) + 1 >= 6
+    (row,) = found.rows
+    # Programs that are pretended use eight tenths of what they hold.
+    assert re.search(r'class="h8" d="M\d+ 0h\d+v1h-\d+z"', row.colours), row.colours
+    assert re.search(r"inst-\d+: \d+ % of its vCPUs in use, between \d+ % and 8\d %", row.words), row.words
+    times, shares = use_points(uses[0], history, now)
+    assert began_at - SLOT_S <= times[0] < times[-1] <= now
+    assert shares[-2] == pytest.approx(0.8, abs=0.02)
+    day = heat_map(uses, history, now + 86400.0)
+    assert day is not None
+    assert (day.columns, day.column_s) == (48, 3 * SLOT_S)
+    assert heat_map([], history, now) is None
+
+
+def test_earlier_use_is_read_back_from_the_log_once(fresh_site: Site) -> None:
+    fresh_site.submitted("ada", command=["sleep", "90000"], resources={"vcpus": 2})
+    deployment, restarted = fresh_site.deployment, UseHistory()
+    deployment.cycle(60, step_s=60.0)
+    now, live = deployment.clock.now(), deployment.store.live()
+    restarted.begin(live.jobs, live.instances, deployment.store.newest_event_seq())
+    earlier = EarlierUse(replace(deployment.context, use_history=restarted))
+    thread = earlier.read()
+    assert thread is not None
+    thread.join(PATIENCE_S)
+    for each in live.instances:
+        assert restarted.cpu_s(each.id, now) == deployment.use_history.cpu_s(each.id, now)
+    assert max(sum(restarted.cpu_s(each.id, now)) for each in live.instances) > 1000.0
+    assert restarted.known_since == now - SLOTS * SLOT_S
+    assert earlier.read() is None
+
+
+def test_losses_by_neighbours_are_listed_for_the_machines_of_a_page(fresh_site: Site) -> None:
+    for number in range(2):
+        fresh_site.submitted("ada", name=f"pair-{number}", command=["sleep", "900"], resources={"vcpus": 0.1})
+    fresh_site.deployment.cycle(8)
+    page = fresh_site.browser("eve").get("/machines/part/neighbours").text
+    assert re.findall(
+        r'<td><a href="/machines/(inst-\d+)">inst-\d+</a></td><th scope="row"><a href="/jobs/(job-\d)">', page
+    ) == [
+        ("inst-1", "job-1"),
+        ("inst-1", "job-2"),
+    ]
+    assert "no jobs run side by side" in fresh_site.browser("eve").get("/machines/part/neighbours?page=9").text
 
 
 def test_use_over_time_adds_up_the_units_that_still_report() -> None:
