@@ -7,7 +7,8 @@ further for them (confused deputy), and no address of theirs is ever asked (SSRF
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -20,6 +21,10 @@ OBJECTS_MOST: Final = 10_000
 LISTED_FOR_S: Final = 10.0
 """So long a list of objects counts: the tasks of an array begin together."""
 LISTS_KEPT: Final = 64
+WRITABLE_FOR_S: Final = 60.0
+"""So long a folder that could be written counts as such."""
+WRITE_CHECK: Final = ".hcloud-write-check"
+"""Name of the object whose upload is begun, and given up, to see whether a folder can be written."""
 AT_ONCE: Final = 4
 TURN_S: Final = 10.0
 """So many lists are asked for at one time; a request without a turn within this time is refused."""
@@ -64,6 +69,7 @@ class BucketAccess:
     connect: Callable[[BucketGrant], BucketClient] = _client_of
     _clients: dict[BucketGrant, BucketClient] = field(default_factory=dict)
     _lists: dict[tuple[BucketGrant, BucketUrl], tuple[float, list[StoredObject]]] = field(default_factory=dict)
+    _writable_until: dict[tuple[BucketGrant, BucketUrl], float] = field(default_factory=dict)
     _turns: threading.BoundedSemaphore = field(default_factory=lambda: threading.BoundedSemaphore(AT_ONCE))
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -102,10 +108,22 @@ class BucketAccess:
         for each in outputs:
             try:
                 url = parse_bucket_url(each.to)
-                grant = self.grant_for(url, user, write=True)
-                self._ask(grant, url, 1)
+                self._check_folder(self.grant_for(url, user, write=True), url)
             except (BucketProblem, ValueError) as error:
                 raise BucketProblem(f"outputs: {error}") from error
+
+    def _check_folder(self, grant: BucketGrant, url: BucketUrl) -> None:
+        """Check that a folder can be listed and written; kept for a while where it can. Raises BucketProblem."""
+        now, key = self.clock.now(), (grant, url)
+        with self._lock:
+            self._writable_until = {each: until for each, until in self._writable_until.items() if until > now}
+            if key in self._writable_until:
+                return
+        self._ask(grant, url, 1)
+        with self._turn(url):
+            self._clients[grant].check_write(url.bucket, url.joined(WRITE_CHECK).key)
+        with self._lock:
+            self._writable_until[key] = now + WRITABLE_FOR_S
 
     def client_for(self, url: BucketUrl, user: str) -> BucketClient:
         """Return what writes to an address for a user. Raises BucketProblem: they may not."""
@@ -176,10 +194,16 @@ class BucketAccess:
         """Return the objects whose names begin so, a few lists being asked for at one time."""
         with self._lock:
             client = self._clients.setdefault(grant, self.connect(grant))
-        if not self._turns.acquire(timeout=TURN_S):
-            raise BucketProblem(f"{url}: too many buckets are being listed at this time; try again")
-        try:
+        with self._turn(url):
             return client.list(url.bucket, url.key, limit)
+
+    @contextmanager
+    def _turn(self, url: BucketUrl) -> Iterator[None]:
+        """Wait until few enough requests are under way. Raises BucketProblem: that took too long."""
+        if not self._turns.acquire(timeout=TURN_S):
+            raise BucketProblem(f"{url}: too many buckets are being asked at this time; try again")
+        try:
+            yield
         finally:
             self._turns.release()
 

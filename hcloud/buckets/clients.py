@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -65,6 +65,10 @@ class BucketClient(Protocol):
         """Return a URL that writes this very content, by its size and MD5 (hexadecimal). Raises BucketProblem."""
         ...
 
+    def check_write(self, bucket: str, key: str) -> None:
+        """Check that an object of this name could be written, without making one. Raises BucketProblem."""
+        ...
+
 
 @dataclass(slots=True)
 class S3Client:
@@ -110,6 +114,14 @@ class S3Client:
             )
         return SignedUrl(url=url, headers={"Content-MD5": content_md5})
 
+    def check_write(self, bucket: str, key: str) -> None:
+        """Begin an upload in parts, which asks for the permission to write, and abort it. Raises BucketProblem."""
+        what = f"s3://{bucket}/{key}"
+        with _s3_problems(what, "to write there"):
+            begun = self._connected().create_multipart_upload(Bucket=bucket, Key=key)
+        with suppress(BucketProblem), _s3_problems(what):  # without parts it costs nothing, and is no object
+            self._connected().abort_multipart_upload(Bucket=bucket, Key=key, UploadId=begun["UploadId"])
+
     def _connected(self) -> Any:
         if self._client is None:
             import boto3
@@ -134,9 +146,12 @@ def _s3_object(each: Mapping[str, Any]) -> StoredObject:
     return StoredObject(key=each["Key"], size_bytes=int(each["Size"]), etag=each["ETag"], md5=md5)
 
 
+def _no_permission(to_do: str) -> str:
+    return f"the daemon has no permission{f' {to_do}' if to_do else ''}"
+
+
 _S3_WORDS: Final = {
     "NoSuchBucket": "there is no such bucket",
-    "AccessDenied": "the daemon has no permission (AccessDenied)",
     "InvalidAccessKeyId": "the daemon's credentials are not known there (InvalidAccessKeyId)",
     "SignatureDoesNotMatch": "the daemon's credentials are wrong (SignatureDoesNotMatch)",
     "ExpiredToken": "the daemon's credentials have expired (ExpiredToken)",
@@ -144,8 +159,8 @@ _S3_WORDS: Final = {
 
 
 @contextmanager
-def _s3_problems(what: str) -> Iterator[None]:
-    """Turn errors of botocore into one sentence."""
+def _s3_problems(what: str, to_do: str = "") -> Iterator[None]:
+    """Turn errors of botocore into one sentence; ``to_do``: what a permission is for."""
     try:
         from botocore.exceptions import BotoCoreError, ClientError
     except ImportError as error:
@@ -156,6 +171,8 @@ def _s3_problems(what: str) -> Iterator[None]:
         raise BucketProblem(f"{what}: {missing_library('boto3', 's3')}") from error
     except ClientError as error:
         code = str(error.response.get("Error", {}).get("Code", "unknown"))
+        if code in ("AccessDenied", "403"):
+            raise BucketProblem(f"{what}: {_no_permission(to_do)} (AccessDenied)") from error
         raise BucketProblem(f"{what}: {_S3_WORDS.get(code, f'S3 answers {code}')}") from error
     except BotoCoreError as error:
         raise BucketProblem(f"{what}: {str(error)[:WORDS_MOST]}") from error
@@ -213,6 +230,15 @@ class GcsStore:
             )
         return SignedUrl(url=url, headers={"Content-MD5": content_md5, **headers})
 
+    def check_write(self, bucket: str, key: str) -> None:
+        """Begin a resumable upload, which asks for the permission to write, and cancel it. Raises BucketProblem."""
+        what = f"gs://{bucket}/{key}"
+        with _gcs_problems(what, "to write there"):
+            blob = self._connected().bucket(bucket).blob(key)
+            begun = blob.create_resumable_upload_session(timeout=(CONNECT_S, READ_S), retry=None)
+        with suppress(BucketProblem), _gcs_problems(what):  # else it ends by itself after a week
+            self._connected()._http.delete(begun, timeout=(CONNECT_S, READ_S))
+
     def _signer(self) -> dict[str, Any]:
         """Return what signs: the credentials' own key, or IAM for those of a machine."""
         credentials, more = self._connected()._credentials, dict[str, Any]()
@@ -246,8 +272,8 @@ def _hex(md5_base64: str | None) -> str:
 
 
 @contextmanager
-def _gcs_problems(what: str) -> Iterator[None]:
-    """Turn errors of Google's libraries into one sentence."""
+def _gcs_problems(what: str, to_do: str = "") -> Iterator[None]:
+    """Turn errors of Google's libraries into one sentence; ``to_do``: what a permission is for."""
     try:
         from google.api_core.exceptions import Forbidden, GoogleAPICallError, NotFound, Unauthorized
         from google.auth.exceptions import GoogleAuthError
@@ -260,7 +286,7 @@ def _gcs_problems(what: str) -> Iterator[None]:
     except NotFound as error:
         raise BucketProblem(f"{what}: there is no such bucket") from error
     except (Forbidden, Unauthorized) as error:
-        raise BucketProblem(f"{what}: the daemon has no permission (HTTP {error.code})") from error
+        raise BucketProblem(f"{what}: {_no_permission(to_do)} (HTTP {error.code})") from error
     except GoogleAPICallError as error:
         raise BucketProblem(f"{what}: GCS answers HTTP {error.code}") from error
     except (GoogleAuthError, RequestException, AttributeError) as error:

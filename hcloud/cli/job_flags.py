@@ -47,6 +47,9 @@ _OPTIONS = (
     click.option("--checkpoint", metavar="PATH",
                  help="What it writes to go on from: kept off its machine every 5 min, restored for the next attempt."),
     click.option("--workdir", "-w", type=click.Path(path_type=Path), help="Directory to upload and start in."),
+    click.option("--image", help="Container image to run in, such as debian:12."),
+    click.option("--framework", type=click.Choice(["dask", "mpi", "torchrun"]),
+                 help="What is started on all nodes, and the command in it; needs --nodes."),
     click.option("--setup", help="Shell script to run before the command, once per node."),
     click.option("--network", type=click.Choice(["none", "host"]), help="Network of the job."),
     click.option("--budget", type=FiniteRange(), help="Stop the job when it has cost this many USD."),
@@ -63,7 +66,8 @@ _OPTIONS = (
 )  # fmt: skip
 _PLAIN = {"name": "name", "priority": "priority", "setup": "setup", "network": "network", "max_runtime": "max_runtime",
           "retries": "retries", "budget": "budget_usd", "spot": "interruptible", "exclusive": "exclusive",
-          "profiling": "profiling", "array": "array", "tasks_per_unit": "tasks_per_unit"}  # fmt: skip
+          "profiling": "profiling", "array": "array", "tasks_per_unit": "tasks_per_unit",
+          "image": "image", "framework": "framework"}  # fmt: skip
 
 
 def job_options(function: F) -> F:
@@ -141,7 +145,7 @@ def _where(path: Sequence[str | int]) -> str:
              "labels": "--label", "array": "--array", "apart_from": "--apart-from", "instance_types": "--type",
              "inputs": "--input", "outputs": "--outputs", "checkpoint": "--checkpoint", "after": "--after",
              "cron": "--cron", "timezone": "--timezone", "gpus": "--gpus",
-             "tasks_per_unit": "--tasks-per-unit"}  # fmt: skip
+             "tasks_per_unit": "--tasks-per-unit", "image": "--image", "framework": "--framework"}  # fmt: skip
     key = next((str(part) for part in reversed(path) if str(part) in named), "")
     return f"{key_path(tuple(path))} ({named[key]})" if key else key_path(tuple(path))
 

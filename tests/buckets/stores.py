@@ -38,6 +38,10 @@ class FakeGcs:
     objects: dict[tuple[str, str], bytes] = field(default_factory=dict)
     key: rsa.RSAPrivateKey = field(default_factory=lambda: rsa.generate_private_key(65537, 2048))
     address: str = ""
+    is_read_only: bool = False
+    """Whether the account may write nothing."""
+    begun: list[str] = field(default_factory=list)
+    """Uploads that were begun, and neither finished nor cancelled."""
 
     def client(self) -> Any:
         """Return Google's own client, with the credentials of a service account."""
@@ -103,7 +107,16 @@ class _GcsHandler(BaseHTTPRequestHandler):
         self.wfile.write(content)
 
     def do_POST(self) -> None:
-        self.rfile.read(int(self.headers["Content-Length"]))
+        asked = (
+            json.loads(self.rfile.read(int(self.headers["Content-Length"])) or b"{}") if "/upload/" in self.path else {}
+        )
+        if asked and self.store.is_read_only:
+            self.answer(403, b"{}", Content_Type="application/json")
+            return
+        if asked:
+            self.store.begun.append(asked["name"])
+            self.answer(200, b"", Location=f"{self.store.address}/session/{asked['name']}")
+            return
         token = {"access_token": "t", "expires_in": 3600, "token_type": "Bearer"}
         self.answer(200, json.dumps(token).encode(), Content_Type="application/json")
 
@@ -121,6 +134,10 @@ class _GcsHandler(BaseHTTPRequestHandler):
             self.answer(404, b"gone")
         else:
             self.answer(200, content, x_goog_generation=self.store.generation(content))
+
+    def do_DELETE(self) -> None:
+        self.store.begun.remove(unquote(self.path.removeprefix("/session/")))
+        self.answer(499, b"")
 
     def do_PUT(self) -> None:
         content = self.rfile.read(int(self.headers["Content-Length"]))

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from hcloud.buckets.access import OBJECTS_MOST, BucketAccess, BucketGrant
 from hcloud.buckets.clients import BucketClient, BucketProblem, SignedUrl, StoredObject
-from hcloud.core.bucket_urls import BucketInput, BucketUrl, parse_bucket_url
+from hcloud.core.bucket_urls import BucketInput, BucketOutput, BucketUrl, parse_bucket_url
 from hcloud.core.clock import SystemClock
 
 
@@ -29,6 +29,9 @@ class Shelf:
 
     def sign_put(self, bucket: str, key: str, size_bytes: int, md5: str, valid_s: float) -> SignedUrl:
         return SignedUrl(url=f"https://store/{bucket}/{key}")
+
+    def check_write(self, bucket: str, key: str) -> None:
+        self.asked.append(f"write {bucket}/{key}")
 
 
 def _access(shelf: Shelf, *grants: BucketGrant) -> BucketAccess:
@@ -94,6 +97,15 @@ def test_what_is_only_read_is_not_written() -> None:
         _access(Shelf({}), read).grant_for(url.joined("x"), "anna", write=True)
     written = replace(read, may_write=True)
     assert _access(Shelf({}), read, written).grant_for(url.joined("x"), "anna", write=True) is written
+
+
+def test_a_folder_is_tried_once_a_while_for_all_that_write_there() -> None:
+    shelf = Shelf({})
+    access = _access(shelf, BucketGrant(url=parse_bucket_url("s3://data/team"), may_write=True))
+    output = BucketOutput(pattern="r", to="s3://data/team/run")
+    for _ in range(2):
+        access.check_outputs([output, output], "anna")
+    assert shelf.asked == ["data/team/run", "write data/team/run/.hcloud-write-check"]
 
 
 def test_two_objects_for_one_file_are_refused() -> None:

@@ -10,10 +10,11 @@ from pathlib import Path
 
 import boto3
 import pytest
+from moto.core.authorization import enable_iam_authentication
 
 from hcloud.buckets import BucketAccess, BucketGrant, BucketProblem, InputPreparer
-from hcloud.buckets.clients import GcsStore, S3Client
-from hcloud.core.bucket_urls import BucketInput, parse_bucket_url
+from hcloud.buckets.clients import BucketClient, GcsStore, S3Client
+from hcloud.core.bucket_urls import BucketInput, BucketOutput, parse_bucket_url
 from hcloud.core.clock import SystemClock
 from hcloud.core.model import BestEffortTarget, JobSpec, Resources
 from hcloud.engine.inputs import fetch_listed
@@ -130,6 +131,38 @@ def test_inputs_come_from_gcs(gcs: FakeGcs, tmp_path: Path, monkeypatch: pytest.
         urllib.request.urlopen(other)
     with pytest.raises(BucketProblem, match=r"^gs://absent/: there is no such bucket$"):
         store.list("absent", "", 5)
+
+
+def _check_outputs(store: BucketClient, to: str) -> None:
+    grant = BucketGrant(url=parse_bucket_url(to), may_write=True)
+    access = BucketAccess([grant], SystemClock(), lambda _: store)
+    access.check_outputs([BucketOutput(pattern="r", to=f"{to}/run")], "anna")
+
+
+def test_a_bucket_that_cannot_be_written_is_known_at_submission(s3: str, gcs: FakeGcs) -> None:
+    _check_outputs(S3Client(endpoint=s3, region="us-east-1"), "s3://data/out")
+    client = boto3.client("s3", endpoint_url=s3, region_name="us-east-1")
+    assert "Uploads" not in client.list_multipart_uploads(Bucket="data")
+    assert "Contents" not in client.list_objects_v2(Bucket="data", Prefix="out")
+    iam = boto3.client("iam", endpoint_url=s3, region_name="us-east-1")
+    iam.create_user(UserName="lister")
+    rights = {"Statement": [{"Effect": "Allow", "Action": "s3:ListBucket", "Resource": "*"}], "Version": "2012-10-17"}
+    iam.put_user_policy(UserName="lister", PolicyName="lists", PolicyDocument=json.dumps(rights))
+    keys = iam.create_access_key(UserName="lister")["AccessKey"]
+    with pytest.MonkeyPatch.context() as patch, enable_iam_authentication():
+        patch.setenv("AWS_ACCESS_KEY_ID", keys["AccessKeyId"])
+        patch.setenv("AWS_SECRET_ACCESS_KEY", keys["SecretAccessKey"])
+        words = "^outputs: s3://data/out/run/.hcloud-write-check: the daemon has no permission to write there "
+        with pytest.raises(BucketProblem, match=words):
+            _check_outputs(S3Client(endpoint=s3, region="us-east-1"), "s3://data/out")
+
+    store = GcsStore(endpoint=gcs.address, make=gcs.client)
+    _check_outputs(store, "gs://data/out")
+    assert gcs.begun == []
+    gcs.is_read_only = True
+    with pytest.raises(BucketProblem, match=r"no permission to write there \(HTTP 403"):
+        _check_outputs(store, "gs://data/out")
+    gcs.is_read_only = False
 
 
 def test_a_missing_library_names_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
