@@ -107,15 +107,14 @@ class _GcsHandler(BaseHTTPRequestHandler):
         self.wfile.write(content)
 
     def do_POST(self) -> None:
-        asked = (
-            json.loads(self.rfile.read(int(self.headers["Content-Length"])) or b"{}") if "/upload/" in self.path else {}
-        )
-        if asked and self.store.is_read_only:
-            self.answer(403, b"{}", Content_Type="application/json")
-            return
-        if asked:
-            self.store.begun.append(asked["name"])
-            self.answer(200, b"", Location=f"{self.store.address}/session/{asked['name']}")
+        content = self.rfile.read(int(self.headers["Content-Length"]))
+        if "/upload/" in self.path:
+            name = json.loads(content)["name"]
+            if self.store.is_read_only:
+                self.answer(403, b"{}", Content_Type="application/json")
+                return
+            self.store.begun.append(name)
+            self.answer(200, b"", Location=f"{self.store.address}/session/{name}")
             return
         token = {"access_token": "t", "expires_in": 3600, "token_type": "Bearer"}
         self.answer(200, json.dumps(token).encode(), Content_Type="application/json")
