@@ -261,6 +261,7 @@ class Controller:
             providers=frozenset(self.offers.providers),
             engine_reachable=self.last_seen.engine_reachable,
             engine_reachable_since=now if self._engine_reachable_since is None else self._engine_reachable_since,
+            scheduled=self.schedules.upcoming(now, self.policy.retention.maximum_s),
             paused=self.store.get_meta(PAUSED) or "",
             left_out=self.quarantine.left_out(now),
             unreadable_secrets=self._unreadable_secrets(view.jobs),

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from math import inf
 from typing import Any
 
 from hcloud.core.clock import Clock
@@ -16,7 +17,7 @@ from hcloud.core.cron import next_fire_at
 from hcloud.core.dependencies import Ending, Upstream
 from hcloud.core.errors import HCloudError, NotFound, Refused, StoreError, defect_text
 from hcloud.core.model import JOB_ENDED, EventKind, Job, JobSpec
-from hcloud.core.schedules import JOBS_KEPT, SCHEDULE_TAG, Schedule, ScheduleId, runs_due
+from hcloud.core.schedules import JOBS_KEPT, SCHEDULE_TAG, Schedule, ScheduledRun, ScheduleId, runs_due
 from hcloud.core.units import utc_text
 from hcloud.spec.validation import counted
 from hcloud.store import LeaderLease, Store, Submission, Transaction
@@ -27,6 +28,9 @@ DUE_MOST = 200
 """Schedules that fire in one cycle; the others follow in the next."""
 SCHEDULES_MOST = 1000
 """Schedules of one user."""
+LOOK_AHEAD_EVERY_S = 10.0
+"""Upcoming runs are read again after so long, or once a schedule has fired."""
+LOOK_AHEAD_MOST = 1000
 DEFECT_PAUSE_S = 300.0
 """Pause before a schedule that failed with a defect is tried again."""
 
@@ -39,6 +43,8 @@ class Schedules:
     clock: Clock
     admit: Callable[[Sequence[JobSpec]], None] = lambda specs: None
     """Raises Refused if policy forbids submitting these jobs."""
+    _upcoming: tuple[ScheduledRun, ...] = ()
+    _upcoming_read_at: float = -inf
     _failed_until: dict[ScheduleId, float] = field(default_factory=dict)
 
     def fire(self, lease: LeaderLease | None) -> int:
@@ -58,7 +64,20 @@ class Schedules:
                 with self.store.transaction(now, lease) as txn:
                     _emit(txn, schedule, "skipped", f"failed with a defect of HCloud ({defect_text(defect)})")
             fired += 1
+        if fired:
+            self._upcoming_read_at = -inf
         return fired
+
+    def upcoming(self, now: float, within_s: float) -> tuple[ScheduledRun, ...]:
+        """Return the next run of each schedule that fires within that time, the first ones. Raises StoreBusy."""
+        if not now - LOOK_AHEAD_EVERY_S < self._upcoming_read_at <= now:
+            found = self.store.due_schedules(now + within_s, LOOK_AHEAD_MOST)
+            runs = [(each.id, each.next_at, each.spec) for each in found]
+            self._upcoming = tuple(
+                ScheduledRun(schedule=name, due_at=at, spec=spec) for name, at, spec in runs if at is not None
+            )
+            self._upcoming_read_at = now
+        return self._upcoming
 
     def _fire(self, txn: Transaction, seen: Schedule, now: float) -> None:
         schedule = txn.schedule(seen.id)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, cast
@@ -32,10 +32,12 @@ from hcloud.cli.reservations import (
     AllTypes,
     PriceRegion,
     advise_all,
+    load_curve,
     read_plan_prices,
     show_all,
     weeks_text,
 )
+from hcloud.cli.scheduled_load import LaunchedMachine, scheduled_load
 from hcloud.cli.waiting_line import working
 from hcloud.client.connection import Connection
 from hcloud.config import load_policy
@@ -117,13 +119,13 @@ def reservations(
         raise BadInput("--savings-plans is for the advice on all types; leave out --type, --load and prices")
     cloud, region, name = _place(kind)
     with working("reading the load"):
-        load = _read_load(load_file) if load_file is not None else _recorded_load(region, name)
+        load, of_schedules = (_read_load(load_file), ()) if load_file is not None else _recorded_load(region, name)
     load = load if cloud in CONCURRENT_USE else load.per_clock_hour()
     listed = [_catalogue_price(cloud, region, name)] if on_demand is None else []
     price = on_demand if on_demand is not None else listed[0].usd_per_h
     offered = _catalogue_terms(cloud, region, name) if terms_file is None else []
     options = _read_terms(terms_file) if terms_file is not None else [terms for terms, _ in offered]
-    advice, notes = advise(load, price, options), _notes(load, price, cloud)
+    advice, notes = advise(load, price, options), [*_notes(load, price, cloud), *of_schedules]
     if read_at := [quote.at for quote in (*listed, *(quote for _, quote in offered))]:
         age_s = max(0.0, SystemClock().now() - min(read_at))
         notes.append(f"the oldest of the catalogue's prices used here is {price_age(age_s)}")
@@ -306,50 +308,69 @@ def _time_s(file: Path, line: int, text: str | None) -> float:
         ) from error
 
 
-def _recorded_load(region: str, name: str) -> LoadCurve:
-    """Return the number of machines over time, from the daemon's log: of one region and type, "" for any."""
-    client = Connection()
-    changes: list[tuple[float, int]] = []
-    machines: set[str] = set()
-    for event in _events(client):
-        machine, fields = event["instance_id"], event["fields"]
-        if event["kind"] == "instance_requested":
-            if (not name or fields.get("type") == name) and (not region or fields.get("region") == region):
-                machines.add(machine)
-        elif event["kind"] == "instance_launched" and machine in machines:
-            changes.append((float(fields.get("launched_at", event["at"])), 1))
-        elif event["kind"] == "instance_terminated" and machine in machines and fields.get("billed", True):
-            changes.append((float(fields.get("terminated_at", event["at"])), -1))
-    level, samples = 0, dict[float, float]()
-    for at, change in sorted(changes):
-        level += change
-        samples[at] = float(max(0, level))
-    if not samples:
+def _recorded_load(region: str, name: str) -> tuple[LoadCurve, tuple[str, ...]]:
+    """Return the number of machines over time, of one region and type, "" for any, with what schedules add to it; and
+    notes about these."""
+    recorded = _recorded()
+    changes = [
+        (at, change)
+        for machine, found in recorded.changes.items()
+        for at, change in found
+        if (not name or recorded.machines[machine].type == name)
+        and (not region or recorded.machines[machine].region == region)
+    ]
+    if not changes:
         which = f"{f' of type {name}' if name else ''}{f' in {region}' if region else ''}"
         raise BadInput(f"no machine{which} was launched yet; give --load, a CSV")
-    return LoadCurve.of(samples.items(), until_at=max(float(client.get("/v1/status")["now"]), max(samples) + 1.0))
+    return load_curve(changes, recorded.now), recorded.notes
 
 
 def _advise_all_types(plans_file: Path | None) -> AllTypes:
     """Return advice on every type that the daemon launched."""
-    client, places = Connection(), dict[str, PriceRegion]()
-    changes: dict[PriceRegion, list[tuple[float, int]]] = {}
-    catalogue, now = catalogue_in_force(), float(client.get("/v1/status")["now"])
-    for event in _events(client):
-        machine, fields = event["instance_id"], event["fields"]
-        if event["kind"] == "instance_requested":
-            where = (str(fields.get("provider")), str(fields.get("region")), str(fields.get("type")))
-            places[machine] = PriceRegion.named(*where, catalogue)
-        elif event["kind"] == "instance_launched" and machine in places:
-            at = float(fields.get("launched_at", event["at"]))
-            changes.setdefault(places[machine], []).append((at, 1))
-        elif event["kind"] == "instance_terminated" and machine in places and fields.get("billed", True):
-            at = float(fields.get("terminated_at", event["at"]))
-            changes.setdefault(places[machine], []).append((at, -1))
+    recorded, catalogue = _recorded(), catalogue_in_force()
+    changes: dict[PriceRegion, list[tuple[float, float]]] = {}
+    for machine, found in recorded.changes.items():
+        where = recorded.machines[machine]
+        place = PriceRegion.named(where.provider, where.region, where.type, catalogue)
+        changes.setdefault(place, []).extend(found)
     if not changes:
         raise BadInput("no machine was launched yet; give --load, a CSV, and --type")
     plan_prices = {} if plans_file is None else read_plan_prices(_rows(plans_file, PLANS_HEADER), plans_file)
-    return advise_all(changes, catalogue, plan_prices, now)
+    advice = advise_all(changes, catalogue, plan_prices, recorded.now)
+    return replace(advice, notes=(*advice.notes, *recorded.notes))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Recorded:
+    """The machines of the event log, and when there were more or fewer, schedules' runs of before them included."""
+
+    machines: Mapping[str, LaunchedMachine]
+    changes: Mapping[str, Sequence[tuple[float, float]]]
+    now: float
+    notes: tuple[str, ...]
+
+
+def _recorded() -> _Recorded:
+    client, machines = Connection(), dict[str, LaunchedMachine]()
+    changes: dict[str, list[tuple[float, float]]] = {}
+    for event in _events(client):
+        machine, fields = event["instance_id"], event["fields"]
+        if event["kind"] == "instance_requested":
+            machines[machine] = LaunchedMachine(
+                provider=str(fields.get("provider")), region=str(fields.get("region")), type=str(fields.get("type")),
+                vcpus=float(fields.get("vcpus", 1.0)), memory_mib=float(fields.get("memory_mib", 1024.0)),
+            )  # fmt: skip
+        elif event["kind"] == "instance_launched" and machine in machines:
+            changes.setdefault(machine, []).append((float(fields.get("launched_at", event["at"])), 1.0))
+        elif event["kind"] == "instance_terminated" and machine in machines and fields.get("billed", True):
+            changes.setdefault(machine, []).append((float(fields.get("terminated_at", event["at"])), -1.0))
+    notes = tuple[str, ...]()
+    if changes:
+        added = scheduled_load(client, machines, min(at for found in changes.values() for at, _ in found))
+        notes = added.notes
+        for machine, more in added.changes.items():
+            changes.setdefault(machine, []).extend(more)
+    return _Recorded(machines=machines, changes=changes, now=float(client.get("/v1/status")["now"]), notes=notes)
 
 
 def _events(client: Connection) -> Iterator[dict[str, Any]]:

@@ -28,8 +28,8 @@ FIELDS = (
 )  # fmt: skip
 COLUMNS = ("what", ">mean", ">peak", "option", ">reserve", ">usd/h", ">on demand", ">saves %", ">weeks")
 SAVINGS_PLAN = "savings plan"
-Changes = Sequence[tuple[float, int]]
-"""Times at which a machine was launched (1) or ended (-1)."""
+Changes = Sequence[tuple[float, float]]
+"""Times at which a machine was launched (1) or ended (-1), or a part of one was taken or given back."""
 
 
 class PriceRegion(NamedTuple):
@@ -87,7 +87,7 @@ def advise_all(
 
     ``plan_prices``: savings plan prices in USD per hour, by place and term in months.
     """
-    loads = {place: _curve(found, now) for place, found in changes.items()}
+    loads = {place: load_curve(found, now) for place, found in changes.items()}
     rows = [_advise_type(place, load, catalogue) for place, load in loads.items()]
     clouds = sorted({place.cloud for place in loads})
     rows += [_advise_plan(cloud, changes, catalogue, plan_prices, now) for cloud in clouds]
@@ -108,8 +108,8 @@ def _saved_usd_per_h(row: TypeAdvice) -> float:
     return 0.0 if row.advice is None else row.advice.on_demand_usd_per_h - row.advice.usd_per_h
 
 
-def _curve(changes: Iterable[tuple[float, float]], now: float) -> LoadCurve:
-    """Return the sum of changes up to each time."""
+def load_curve(changes: Iterable[tuple[float, float]], now: float) -> LoadCurve:
+    """Return the number of machines over time: the sum of changes up to each time."""
     level, samples = 0.0, dict[float, float]()
     for at, change in sorted(changes):
         level += change
@@ -145,13 +145,13 @@ def _advise_plan(
             quote, price = catalogue.price(*place), plan_prices.get((place, months))
             if place.cloud != cloud or quote is None or price is None:
                 continue
-            mean = _curve(times, now).mean
+            mean = load_curve(times, now).mean
             listed_usd, plan_usd = listed_usd + mean * quote.usd_per_h, plan_usd + mean * price
             weighted += [(at, change * price / PLAN_STEP_USD_PER_H) for at, change in times]
         if plan_usd > 0.0:
             terms = Terms(name=_option(SAVINGS_PLAN, months), term_months=months, upfront_usd=0.0,
                           usd_per_h=PLAN_STEP_USD_PER_H)  # fmt: skip
-            spent = _curve(weighted, now)
+            spent = load_curve(weighted, now)
             used = spent if cloud in CONCURRENT_USE else spent.per_clock_hour()
             found += advise(used, PLAN_STEP_USD_PER_H * listed_usd / plan_usd, [terms])
     best = min(found, key=lambda each: each.usd_per_h, default=None)

@@ -20,6 +20,8 @@ ON_TIME_S: Final = 60.0
 """A run counts as missed if it could not be submitted within so long."""
 ALL_MOST: Final = 100
 """So many missed runs are made up for at most, the last ones."""
+NODES_MOST: Final = 1000
+"""So many nodes of one run are planned for before it is submitted."""
 JOBS_KEPT: Final = 50
 """So many of the last jobs of a schedule are known to it."""
 SCHEDULE_TAG: Final = "hcloud.schedule"
@@ -55,6 +57,21 @@ class Schedule:
     """Its last jobs, oldest first."""
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
     """Encrypted values of the secret environment variables."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScheduledRun:
+    """The next run of a schedule."""
+
+    schedule: ScheduleId
+    due_at: float
+    spec: JobSpec
+
+    @property
+    def nodes(self) -> int:
+        """How many nodes start together, of an array how many tasks run at once, at most ``NODES_MOST``."""
+        tasks = self.spec.tasks
+        return min(NODES_MOST, self.spec.nodes.count if tasks is None else tasks.at_most or len(tasks))
 
 
 def runs_due(recurrence: Recurrence, first_at: float, now: float) -> tuple[list[float], int]:

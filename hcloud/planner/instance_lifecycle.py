@@ -18,6 +18,7 @@ from hcloud.planner.budget import job_scopes, launch_shares
 from hcloud.planner.context import PlanContext
 from hcloud.planner.fleet import SLACK
 from hcloud.planner.plan import Drain
+from hcloud.planner.scheduled_runs import kept_for_schedules
 from hcloud.planner.snapshot import Directive
 from hcloud.planner.text import seconds, size_share
 from hcloud.spec.validation import counted
@@ -206,7 +207,8 @@ def _stopped_at(context: PlanContext, job: Job, since: float = 0.0) -> float:
 
 def _renew_or_drain(context: PlanContext, at: int, instance: Instance, draining: bool, *, ordered: bool) -> None:
     """Renew the lease of ``instance`` for the users who can pay, or drain or terminate it."""
-    if not context.fleet.holdings[at] and at not in context.reservations.awaited and idle_too_long(context, instance):
+    is_unused = not context.fleet.holdings[at] and at not in context.reservations.awaited
+    if is_unused and idle_too_long(context, instance) and at not in kept_for_schedules(context, _empty(context)):
         context.reservations.renew_if_used(at)
         context.fleet.set_placeable(at, True)
         return
@@ -353,13 +355,27 @@ def release_broken(context: PlanContext) -> None:
             context.decisions.add(Drain(instance_id=instance.id, reason=reason))
 
 
+def _empty(context: PlanContext) -> list[int]:
+    """Return the instances that could take a job and hold nothing."""
+    instances, holdings = context.fleet.instances, context.fleet.holdings
+    return [at for at in context.fleet.staying if instances[at].state is InstanceState.READY and not holdings[at]]
+
+
+def _empty_reserved(context: PlanContext) -> list[int]:
+    return [at for at in _empty(context) if context.fleet.reserved[at]]
+
+
 def release_idle(context: PlanContext) -> None:
     """Terminate instances idle beyond their retention, longest idle first. Reserved ones are kept."""
     unused = context.fleet.placeable & (context.fleet.load <= SLACK) & ~context.fleet.reserved
     idle = [at for at in unused.nonzero()[0].tolist() if is_idle(context, at)]
+    kept = kept_for_schedules(context, [*idle, *_empty_reserved(context)]) if idle else {}
     for at in sorted(idle, key=lambda at: -idle_for_s(context, context.fleet.instances[at])):
         instance = context.fleet.instances[at]
         if not idle_too_long(context, instance):
+            continue
+        if at in kept:
+            context.decisions.release_due(kept[at].due_at)
             continue
         idle_s = idle_for_s(context, instance)
         keep_s = context.policy.retention.keep_idle_s(instance.retention_s)

@@ -14,6 +14,7 @@ from hcloud.classifier.type_selection import TypePrior
 from hcloud.core.budget_scope import BudgetScope
 from hcloud.core.estimates import Application, Classification
 from hcloud.core.model import Instance, Job, JobId, Offer
+from hcloud.core.schedules import ScheduledRun
 from hcloud.forecast.fleet_tracker import NOTHING_RECENT, FleetStats
 from hcloud.forecast.job_monitor import JobSamples
 from hcloud.planner.cache import PlanCache
@@ -244,6 +245,8 @@ class Snapshot:
     """What users, or values of the tag of ``admission.fair_share``, used lately; maintained by the controller."""
     directives: tuple[Directive, ...] = ()
     """Standing orders of operators; the offers they block are among ``backoffs``."""
+    scheduled: tuple[ScheduledRun, ...] = ()
+    """The next runs of schedules, as far ahead as retention may last."""
     paused: str = ""
     """Not empty: the reason why nothing may be launched or placed (an operator's drain)."""
     left_out: LeftOut = NOTHING_LEFT_OUT

@@ -156,3 +156,17 @@ def test_a_defect_of_one_schedule_holds_up_no_other(monkeypatch: pytest.MonkeyPa
     site.clock.advance(400.0)
     site.schedules.fire(None)
     assert site.events("missed")  # it goes on, though that run came too late
+
+
+def test_the_next_runs_are_known_ahead_until_they_fire_or_are_paused() -> None:
+    site = Site()
+    now = site.clock.now()
+    [run] = site.schedules.upcoming(now, HOUR)
+    assert (run.schedule, run.due_at - now, run.spec.name, run.nodes) == ("sched-1", HOUR, SPEC.name, 1)
+    site.clock.advance(run.due_at - now)
+    site.schedules.fire(None)
+    [after] = site.schedules.upcoming(site.clock.now(), 2 * HOUR)
+    assert after.due_at == run.due_at + HOUR
+    pause_schedule(site.store, "sched-1", "ann", site.clock.now())
+    site.clock.advance(20.0)
+    assert site.schedules.upcoming(site.clock.now(), 2 * HOUR) == ()

@@ -4,12 +4,14 @@ from dataclasses import replace
 from math import inf
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hcloud.core.model import Event, EventKind, InstanceState, JobState, Market, Nodes, Resources
+from hcloud.core.model import Constraints, Event, EventKind, InstanceState, JobState, Market, Nodes, Resources
+from hcloud.core.schedules import ScheduledRun
 from hcloud.forecast.fleet_tracker import FleetStats, FleetTracker
-from hcloud.planner.plan import Drain, Launch, Place, Terminate
+from hcloud.planner.plan import Drain, Launch, Place, Plan, Renew, Terminate
 from hcloud.planner.snapshot import Spend
 from hcloud.spec.policy import Budgets, RetentionPolicy, ScopeBudget
 from tests.planner.apply_model import apply_ideally
@@ -75,6 +77,51 @@ def test_plan_says_when_a_back_off_is_over_and_nothing_of_what_is_paid_anyway() 
     assert decide(scene(reserved)).due_at == inf
     tired = replace(job(1), state=JobState.QUEUED, not_before_at=NOW + 30)
     assert decide(scene(tired, reserved)).due_at == NOW + 30
+
+
+# ------------------------------------------------------------------------------------------------- schedules' next runs
+KEEPS_A_MINUTE = simple(retention=RetentionPolicy(spin_up_multiple=0.0, minimum_s=60, maximum_s=60))
+
+
+def run_of(due_in_s: float, **changes: Any) -> ScheduledRun:
+    return ScheduledRun(schedule="sched-1", due_at=NOW + due_in_s, spec=spec(**changes))
+
+
+def released(plan: Plan) -> list[str]:
+    return [each.instance_id for each in of(plan, Terminate)]
+
+
+def test_an_idle_machine_is_kept_for_a_scheduled_run_that_is_due_soon() -> None:
+    idle = machine(1, idle_since=NOW - 90)
+    plan = decide(scene(idle, scheduled=(run_of(50),)), KEEPS_A_MINUTE)
+    assert not plan.actions and plan.due_at == NOW + 50
+    near = replace(idle, expires_at=NOW + 300)  # and its lease is renewed
+    assert [type(each) for each in decide(scene(near, scheduled=(run_of(50),)), KEEPS_A_MINUTE).actions] == [Renew]
+
+
+@pytest.mark.parametrize(
+    ("run", "market"),
+    [
+        (run_of(70), Market.ON_DEMAND),
+        (run_of(-1), Market.ON_DEMAND),
+        (run_of(50, resources=Resources(vcpus=64.0)), Market.ON_DEMAND),
+        (run_of(50, instance_types=("other",)), Market.ON_DEMAND),
+        (run_of(50, placement=Constraints(zones=("mars",))), Market.ON_DEMAND),
+        (run_of(50, interruptible=False), Market.SPOT),
+    ],
+)
+def test_a_scheduled_run_that_cannot_use_it_in_time_keeps_no_machine(run: ScheduledRun, market: Market) -> None:
+    idle = machine(1, offer(market=market), idle_since=NOW - 90)
+    assert released(decide(scene(idle, scheduled=(run,)), KEEPS_A_MINUTE)) == ["inst-1"]
+
+
+def test_as_many_machines_are_kept_as_scheduled_runs_need_and_reserved_ones_serve_first() -> None:
+    whole = {"resources": offer().instance_type.capacity, "nodes": Nodes(count=2)}
+    idle = [machine(number, idle_since=NOW - 100 + number) for number in (1, 2, 3)]
+    assert released(decide(scene(*idle, scheduled=(run_of(50, **whole),)), KEEPS_A_MINUTE)) == ["inst-1"]
+    paid = machine(4, offer(market=Market.RESERVED), idle_since=NOW - 200)
+    plan = decide(scene(*idle, paid, scheduled=(run_of(50, **whole),)), KEEPS_A_MINUTE)
+    assert released(plan) == ["inst-1", "inst-2"]
 
 
 # --------------------------------------------------------------------------------------------------- what the log tells
