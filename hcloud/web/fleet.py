@@ -26,15 +26,13 @@ from hcloud.core.model import (
     JobState,
 )
 from hcloud.core.rows import number_of
-from hcloud.forecast.job_monitor import JobSamples
-from hcloud.store import LiveView, Store
+from hcloud.forecast.job_monitor import JobSamples, sampled_since
+from hcloud.store import LiveView
 
 FRESH_S = 1.0
 """A view of the fleet is shown for so long before the next is made."""
 COMING_SHOWN = 12
 DECISIONS_SHOWN = 12
-EVENTS_MAX = 5000
-"""Of more new events, the latest decisions are asked for instead."""
 _DECISIONS = (
     EventKind.INSTANCE_REQUESTED,
     EventKind.INSTANCE_TERMINATED,
@@ -47,15 +45,17 @@ _DECISIONS = (
 _KINDS = {"service": "service", "batch": "batch", "best_effort": "best effort"}
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(kw_only=True)
 class MachineUse:
-    """One machine with what runs on it."""
+    """One machine with what runs on it, at one moment; the same object as long as nothing changes there."""
 
     instance: Instance
     jobs: list[Job] = field(default_factory=list)
     held_vcpus: float = 0.0
     busy_vcpus: float | None = None
     """What the programs use of it, as measured lately; None: not known."""
+    heat_cell: str = field(default="", compare=False, repr=False)
+    """Its cell of the heat map, once that was made."""
 
     @property
     def id(self) -> InstanceId:
@@ -79,18 +79,18 @@ class MachineUse:
             return None
         return min(1.0, self.busy_vcpus / self.vcpus) if self.vcpus else 0.0
 
-    @property
+    @cached_property
     def used_share(self) -> float:
         """Share that is used as far as it is measured, else the share that is held."""
         busy = self.busy_share
         return self.held_share if busy is None else busy
 
-    @property
+    @cached_property
     def usd_per_h(self) -> float:
         """What it costs; nothing before it is launched."""
         return 0.0 if self.instance.launched_at is None else self.instance.offer.price_usd_per_h
 
-    @property
+    @cached_property
     def unused_usd_per_h(self) -> float:
         """The part of its price that pays for what is not used."""
         return self.usd_per_h * (1.0 - self.used_share)
@@ -200,6 +200,7 @@ class FleetNow:
     at: float
     live: LiveView = field(repr=False)
     samples: Mapping[JobId, JobSamples] = field(repr=False)
+    uses: MachineUses = field(repr=False)
     status: DaemonStatus
     paused: str
     counts: Mapping[JobState, int]
@@ -208,7 +209,7 @@ class FleetNow:
     @cached_property
     def machines(self) -> Mapping[InstanceId, MachineUse]:
         """Live machines with what runs on each."""
-        return machine_uses(self.live, self.samples)
+        return self.uses.at(self.live, self.samples)
 
     @cached_property
     def groups(self) -> Sequence[FleetGroup]:
@@ -269,35 +270,88 @@ class FleetNow:
 
 def busy_vcpus(samples: JobSamples, rank: int) -> float | None:
     """Return how many vCPUs a rank kept busy between its latest samples; None: not measured yet."""
-    found = [each for each in samples.ranks.get(rank, ()) if "cpu_s" in each.values][-6:]
+    found = [each for each in samples.ranks.get(rank, ())[-6:] if "cpu_s" in each.values]
     if len(found) < 2 or found[-1].at <= found[0].at:
         return None
     return max(0.0, (found[-1].values["cpu_s"] - found[0].values["cpu_s"]) / (found[-1].at - found[0].at))
 
 
-def machine_uses(live: LiveView, samples: Mapping[JobId, JobSamples]) -> dict[InstanceId, MachineUse]:
-    """Return the live machines with what runs on each."""
-    uses = {each.id: MachineUse(instance=each) for each in live.instances}
-    for job in live.jobs:
-        if job.attempt is None or job.attempt.over:
-            continue
+class MachineUses:
+    """What runs on each machine, brought up to date by what has changed since the view before."""
+
+    def __init__(self) -> None:
+        """Know nothing yet."""
+        self._lock = threading.Lock()
+        self._jobs: dict[JobId, Job] = {}
+        self._places: dict[JobId, frozenset[InstanceId]] = {}
+        """Machines on which a job holds something."""
+        self._by_machine: dict[InstanceId, dict[JobId, Job]] = {}
+        self._samples: Mapping[JobId, JobSamples] = {}
+        self._uses: dict[InstanceId, MachineUse] = {}
+
+    def at(self, live: LiveView, samples: Mapping[JobId, JobSamples]) -> dict[InstanceId, MachineUse]:
+        """Return the live machines with what runs on each."""
+        with self._lock:
+            stale = self._changed(live.jobs)
+            sampled = sampled_since(self._samples, samples)
+            for job_id in self._places if sampled is None else sampled:
+                stale |= self._places.get(job_id, frozenset())
+            before, self._samples, self._uses = self._uses, samples, {}
+            for instance in live.instances:
+                use = before.get(instance.id)
+                if use is None or use.instance is not instance or instance.id in stale:
+                    use = _machine_use(instance, self._by_machine.get(instance.id, {}).values(), samples)
+                self._uses[instance.id] = use
+            return self._uses
+
+    def _changed(self, jobs: Sequence[Job]) -> set[InstanceId]:
+        """Take in the jobs; return the machines on which some of them have changed."""
+        known, stale = self._jobs, set[InstanceId]()
+        for job in [each for each in jobs if known.get(each.id) is not each]:
+            stale |= self._put(job)
+        if len(known) != len(jobs):
+            for job_id in known.keys() - {each.id for each in jobs}:
+                stale |= self._remove(job_id)
+                del known[job_id]
+        return stale
+
+    def _put(self, job: Job) -> frozenset[InstanceId]:
+        before, places = self._remove(job.id), frozenset[InstanceId]()
+        if job.attempt is not None:
+            places = frozenset(each.instance_id for each in job.attempt.allocations if not each.released)
+        self._jobs[job.id] = job
+        if places:
+            self._places[job.id] = places
+            for each in places:
+                self._by_machine.setdefault(each, {})[job.id] = job
+        return before | places
+
+    def _remove(self, job_id: JobId) -> frozenset[InstanceId]:
+        places = self._places.pop(job_id, frozenset())
+        for each in places:
+            held = self._by_machine[each]
+            del held[job_id]
+            if not held:
+                del self._by_machine[each]
+        return places
+
+
+def _machine_use(instance: Instance, jobs: Iterable[Job], samples: Mapping[JobId, JobSamples]) -> MachineUse:
+    use = MachineUse(instance=instance, jobs=sorted(jobs, key=lambda each: number_of(each.id)))
+    for job in use.jobs:
+        assert job.attempt is not None
         measured = samples.get(job.id)
-        if measured is not None and measured.attempt != job.attempt.id:
-            measured = None
         for allocation in job.attempt.allocations:
-            use = uses.get(allocation.instance_id)
-            if use is None or allocation.released:
+            if allocation.instance_id != instance.id or allocation.released:
                 continue
             use.held_vcpus += allocation.resources.vcpus
-            if not use.jobs or use.jobs[-1] is not job:
-                use.jobs.append(job)
-            busy = None if measured is None else busy_vcpus(measured, allocation.rank)
-            if busy is not None:
-                use.busy_vcpus = (use.busy_vcpus or 0.0) + busy
-    for use in uses.values():
-        if not use.jobs and use.instance.state is InstanceState.READY:
-            use.busy_vcpus = 0.0
-    return uses
+            if measured is not None and measured.attempt == job.attempt.id:
+                busy = busy_vcpus(measured, allocation.rank)
+                if busy is not None:
+                    use.busy_vcpus = (use.busy_vcpus or 0.0) + busy
+    if not use.jobs and instance.state is InstanceState.READY:
+        use.busy_vcpus = 0.0
+    return use
 
 
 def fleet_groups(uses: Iterable[MachineUse]) -> list[FleetGroup]:
@@ -329,9 +383,10 @@ class FleetCache:
         self._context = context
         self._lock = threading.Lock()
         self._last: FleetNow | None = None
+        self._uses = MachineUses()
         self._decisions: deque[Event] = deque(maxlen=DECISIONS_SHOWN)
-        self._seq: int | None = None
-        """The last event that was looked at; None: none was."""
+        self._seq = 0
+        """Number of the last event that was looked at."""
 
     def current(self) -> FleetNow:
         """Return the fleet as it is, or was at most a second ago. Raises StoreBusy."""
@@ -348,6 +403,7 @@ class FleetCache:
             at=now,
             live=context.store.live(),
             samples=context.snapshot().job_samples,
+            uses=self._uses,
             status=context.status(),
             paused=context.store.get_meta(PAUSED) or "",
             counts=Counter(context.store.counts()),
@@ -355,19 +411,15 @@ class FleetCache:
         )
 
     def _latest_decisions(self) -> list[Event]:
-        """Return the latest decisions, the newest first; only events that are new are read."""
+        """Return the latest decisions, the newest first; only those that are new are read."""
         store = self._context.store
         with self._lock:
-            return self._decisions_until(store, store.newest_event_seq())
-
-    def _decisions_until(self, store: Store, newest: int) -> list[Event]:
-        if self._seq is None or newest - self._seq > EVENTS_MAX:
-            self._decisions.extend(store.events(kinds=_DECISIONS, newest=True, limit=DECISIONS_SHOWN))
-        elif newest > self._seq:
-            new = store.new_events(self._seq, EVENTS_MAX)
-            self._decisions.extend(each for each in new if each.kind in _DECISIONS)
-        self._seq = newest
-        return list(self._decisions)[::-1]
+            newest = store.newest_event_seq()
+            if newest > self._seq:
+                new = store.events(after_seq=self._seq, kinds=_DECISIONS, newest=True, limit=DECISIONS_SHOWN)
+                self._decisions.extend(new)
+                self._seq = newest
+            return list(self._decisions)[::-1]
 
 
 def fleet_of(request: Request) -> FleetNow:

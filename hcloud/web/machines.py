@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -108,16 +107,15 @@ def _list_values(fleet: FleetNow, history: UseHistory, sort: str, market: str, p
 
 def heat_cells(machines: Sequence[MachineUse]) -> Markup:
     """Return one coloured link for each machine. Of a thousand of them a template would cost most of the page."""
-    cells = []
     for use in machines:
-        colour = "coming" if use.instance.state in INSTANCE_COMING else f"h{shapes.heat(use.used_share)}"
-        name = f"{use.id} {use.instance.offer.instance_type.name} {100 * use.used_share:.0f} %"
-        label = name if name.isascii() and name.isprintable() and not _MARKUP.search(name) else escape(visible(name))
-        cells.append(f'<a href="/machines/{use.id}" class="{colour}" title="{label}" aria-label="{label}"></a>')
-    return Markup("\n".join(cells))
+        use.heat_cell = use.heat_cell or _heat_cell(use)
+    return Markup("\n".join([use.heat_cell for use in machines]))
 
 
-_MARKUP = re.compile("[&<>\"']")
+def _heat_cell(use: MachineUse) -> str:
+    colour = "coming" if use.instance.state in INSTANCE_COMING else f"h{shapes.heat(use.used_share)}"
+    label = escape(visible(f"{use.id} {use.instance.offer.instance_type.name} {100 * use.used_share:.0f} %"))
+    return f'<a href="/machines/{use.id}" class="{colour}" title="{label}" aria-label="{label}"></a>'
 
 
 @router.get("/machines/part/neighbours")

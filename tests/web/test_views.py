@@ -19,7 +19,7 @@ from hcloud.planner.snapshot import Snapshot
 from hcloud.report.table import ReportTable, columns
 from hcloud.web import shapes, text
 from hcloud.web.applications import history_words
-from hcloud.web.fleet import FRESH_S, FleetCache, busy_vcpus, fleet_groups, machine_uses, queue_classes
+from hcloud.web.fleet import FRESH_S, FleetCache, MachineUses, busy_vcpus, fleet_groups, queue_classes
 from hcloud.web.heat import EarlierUse, heat_map, use_points
 from hcloud.web.machines import busy_history, neighbour_losses
 from hcloud.web.money import day_chart
@@ -48,14 +48,40 @@ def test_machines_are_counted_with_what_holds_them(site: Site) -> None:
     live = site.deployment.store.live()
     job = next(each for each in live.jobs if each.attempt is not None)
     measured = {job.id: replace(samples(0.0, 2.5), attempt=job.attempt.id if job.attempt else "")}
-    (use,) = [each for each in machine_uses(live, measured).values() if each.jobs]
+    (use,) = [each for each in MachineUses().at(live, measured).values() if each.jobs]
     assert (use.held_vcpus, use.busy_vcpus, use.vcpus) == (0.5, 0.25, 2.0)
     assert (use.held_share, use.busy_share) == (0.25, 0.125)
     assert use.unused_usd_per_h == pytest.approx(0.3 * 0.875)
     (group,) = fleet_groups([use])
     assert (group.machines, group.held_share, group.busy_share) == (1, 0.25, 0.125)
     old = {job.id: replace(samples(0.0, 2.5), attempt="job-1.0")}
-    assert next(each for each in machine_uses(live, old).values() if each.jobs).busy_vcpus is None
+    assert next(each for each in MachineUses().at(live, old).values() if each.jobs).busy_vcpus is None
+
+
+def uses_are_brought_up_to_date(site: Site) -> None:
+    deployment, uses, seen = site.deployment, MachineUses(), set[int]()
+    for number in range(12):
+        site.submitted("ada", command=["sleep", str(5 + 7 * number)], resources={"vcpus": 0.5})
+    for _ in range(60):
+        deployment.cycle()
+        live, samples = deployment.store.live(), deployment.context.snapshot().job_samples
+        assert uses.at(live, samples) == MachineUses().at(live, samples)
+        seen.add(sum(len(each.jobs) for each in uses.at(live, samples).values()))
+    assert len(seen) > 5
+
+
+def test_uses_follow_what_changes(fresh_site: Site) -> None:
+    uses_are_brought_up_to_date(fresh_site)
+
+
+@pytest.mark.parametrize("fault", ["sampled_since", "_remove"])
+def test_uses_that_do_not_follow_are_noticed(fresh_site: Site, monkeypatch: pytest.MonkeyPatch, fault: str) -> None:
+    if fault == "sampled_since":
+        monkeypatch.setattr("hcloud.web.fleet.sampled_since", lambda before, now: set())
+    else:
+        monkeypatch.setattr(MachineUses, "_remove", lambda self, job_id: frozenset())
+    with pytest.raises(AssertionError):
+        uses_are_brought_up_to_date(fresh_site)
 
 
 def test_waiting_jobs_are_grouped_by_class_and_reason(site: Site) -> None:
@@ -91,7 +117,7 @@ def test_losses_by_neighbours_are_expected_by_pressures_and_shown_beside_what_wa
         site.submitted("ada", command=["sleep", "90"], resources={"vcpus": 0.1})
     site.deployment.cycle(8)
     live = site.deployment.store.live()
-    use = next(each for each in machine_uses(live, {}).values() if len(each.jobs) > 1)
+    use = next(each for each in MachineUses().at(live, {}).values() if len(each.jobs) > 1)
     one, two, *_ = use.jobs = [replace(each, application=f"ada:{each.id}") for each in use.jobs[:2]]
     snapshot = Snapshot(
         now=0.0,
@@ -120,7 +146,7 @@ def test_use_is_a_row_of_colours_for_each_machine_over_the_time_it_was_up(site: 
     began_at = site.deployment.clock.now()
     site.deployment.cycle(60, step_s=60.0)
     history, now = site.deployment.use_history, site.deployment.clock.now()
-    uses = [each for each in machine_uses(site.deployment.store.live(), {}).values() if each.held_vcpus == 2.0]
+    uses = [each for each in MachineUses().at(site.deployment.store.live(), {}).values() if each.held_vcpus == 2.0]
     found = heat_map(uses, history, now)
     assert found is not None
     assert (found.column_s, found.end_at, found.begin_at % SLOT_S) == (SLOT_S, now, 0.0)
