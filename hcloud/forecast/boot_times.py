@@ -33,28 +33,29 @@ def is_late(age_s: float, usual_s: float, seen_s: Sequence[float], others_s: Seq
     return PRIOR * _lasts_longer(age_s, usual_s) + longer <= LATE * (PRIOR + len(seen_s) + len(others_s))
 
 
-def broken_by_waiting(age_s: float, left_s: float, runs_s: float | None) -> float:
+def broken_by_waiting(age_s: float, left_s: float, runs_s: Sequence[float]) -> float:
     """Return the probability that a job misses its deadline by waiting for a late machine.
 
-    ``age_s``: how long the machine has been starting; ``left_s``: time to the deadline; ``runs_s``: run time of the job
-    (None: unknown, uniform up to ``left_s``). Returns 0 if the deadline cannot be met in any case.
+    ``age_s``: how long the machine has been starting; ``left_s``: time to the deadline; ``runs_s``: run times of the
+    job that are as likely as each other (empty: unknown, uniform up to ``left_s``). A run that would miss it anyway
+    counts as 0.
     """
-    if left_s <= 0.0 or (runs_s is not None and runs_s >= left_s):
+    if left_s <= 0.0:
         return 0.0
-    if runs_s is not None:
-        return age_s / (age_s + left_s - runs_s)
+    if runs_s:
+        return sum([age_s / (age_s + left_s - run_s) for run_s in runs_s if run_s < left_s]) / len(runs_s)
     return age_s / left_s * math.log1p(left_s / age_s)
 
 
-def broken_by_a_boot(usual_s: float, left_s: float, runs_s: float | None) -> float:
+def broken_by_a_boot(usual_s: float, left_s: float, runs_s: Sequence[float]) -> float:
     """Return the probability that a job misses its deadline by waiting for a machine not yet requested.
 
     ``usual_s``: usual boot time of such machines; ``left_s``, ``runs_s``: see :func:`broken_by_waiting`.
     """
-    if left_s <= 0.0 or (runs_s is not None and runs_s >= left_s):
+    if left_s <= 0.0:
         return 0.0
-    if runs_s is not None:
-        return _lasts_longer(left_s - runs_s, usual_s)
+    if runs_s:
+        return sum([_lasts_longer(left_s - run_s, usual_s) for run_s in runs_s if run_s < left_s]) / len(runs_s)
     return min(1.0, max(usual_s, 1.0) * math.exp(_DEVIATION**2 / 2.0) / left_s)
 
 

@@ -30,6 +30,7 @@ from hcloud.planner.fit.suitability import Suitability, open_suitability
 from hcloud.planner.job_groups import JobGroup
 from hcloud.planner.job_queue import QueueSegment, Rank
 from hcloud.planner.queued_jobs import JOB, LATE_AT, NUMBER, QueuedJob, SimilarJobs, lateness
+from hcloud.planner.run_times import RunTimeLimits
 from hcloud.planner.text import seconds
 from hcloud.spec.validation import counted
 
@@ -46,7 +47,12 @@ def admit(context: PlanContext) -> None:
     """Put the waiting jobs in order into ``context.waiting.queues``, and record why the others wait."""
     context.reservations.follow_neighbours(
         open_suitability(
-            context.snapshot, context.policy, context.order.needs, context.fleet, context.decisions.stopping
+            context.snapshot,
+            context.policy,
+            context.order.needs,
+            context.fleet,
+            context.decisions.stopping,
+            context.run_times,
         )
     )
     if context.snapshot.paused:
@@ -103,8 +109,8 @@ class _Admission:
         context, group = self.context, self.context.group_of(job)
         late_at = -inf
         if self.by_quality is not None:
-            queued_at, expected_s = context.queued_at(job), self._expected_s(group)
-            late_at = queued_at + slack_s(job, queued_at, expected_s, context.policy.admission)
+            queued_at, run_time = context.queued_at(job), self._run_time(group)
+            late_at = queued_at + slack_s(job, queued_at, run_time, context.policy.admission)
         entry, late = (job.submitted_at, number_of(job.id), late_at, job), -inf < late_at <= context.now
         if job.state is JobState.AWAITING_INSTANCE:
             queue = context.waiting.queues[group.promise]
@@ -124,7 +130,7 @@ class _Admission:
             self._add(group, *common, members, stop=split, bounds=(-inf, deadline_at))
             self._add(newest, *common, members, start=split, bounds=(-inf, deadline_at))
             return
-        similar.rank(self._expected_s(group), context.policy.admission, context.now)
+        similar.rank(self._run_time(group), context.policy.admission, context.now)
         members, late, on_time = similar.members, similar.late, similar.on_time
         newer_late = sorted([each for each in members[split:] if each[LATE_AT] <= context.now], key=lateness)
         newer = bisect_left(on_time, members[split][:LATE_AT]) if split < len(members) else len(on_time)
@@ -186,12 +192,12 @@ class _Admission:
         if late:
             return (-priority, 0)
         shortest = self.context.policy.admission.order == "shortest"
-        expected_s, quality_class = self._expected_s(group), self.by_quality.quality_class(group.application)
-        inner = 0.0 if not shortest else inf if expected_s is None else expected_s
+        run_time, quality_class = self._run_time(group), self.by_quality.quality_class(group.application)
+        inner = 0.0 if not shortest else inf if run_time is None else run_time.median_s
         return (-priority, 1, usage, -quality_class, inner)
 
-    def _expected_s(self, group: JobGroup) -> float | None:
-        return None if self.by_quality is None else self.by_quality.expected_s(group.application, group.wanted)
+    def _run_time(self, group: JobGroup) -> RunTimeLimits | None:
+        return None if self.by_quality is None else self.context.run_times.limits(group.example)
 
 
 def _backoff_reason(job: Job, now: float) -> Reason:

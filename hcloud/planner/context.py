@@ -199,7 +199,7 @@ class PlanContext(PlanInputs):
         application = "" if suit is None else suit.application(job)
         avoid = avoided(job, self.now, self.policy.correction.avoid_s) if job.corrections else ()
         aim = None if suit is None or spec.vcpus_within is None else suit.aim_of(job)
-        urgency = Urgency.NONE if late is None else late.urgency(job, suit)
+        urgency = Urgency.NONE if late is None else late.urgency(job, self.run_times)
         # Requirements of a spec never change.
         known = plan_cache.asks.get(id(spec))
         key = (
@@ -231,7 +231,7 @@ class PlanContext(PlanInputs):
             return ""
         avoids = deadlines.avoids_spot(
             job,
-            lambda: self.run_times.median_s(job),
+            lambda ran_s: self.run_times.equally_likely_s(job, ran_s),
             lambda: self.quickest_s(spec.resources),
         )
         return OFF_SPOT_DEADLINE if avoids else ""
@@ -269,6 +269,7 @@ class PlanContext(PlanInputs):
         spot_ok = spec.target.kind in spot.for_targets and (spec.interruptible or not spot.only_interruptible)
         return JobGroup(
             place=len(self.waiting.groups),
+            example=job,
             resources=spec.resources,
             demand=demand,
             needed=nodes.needed,
@@ -337,7 +338,11 @@ def open_context(snapshot: Snapshot, policy: Policy, rng: np.random.Generator) -
         jobs=jobs,
         running=[job for job in occupancy.running if job.id not in left_out] if left_out else occupancy.running,
         measuring=frozenset(occupancy.measuring),
-        run_times=JobRunTimes(snapshot, neighbour_tolerance=policy.placement.neighbour_tolerance),
+        run_times=JobRunTimes(
+            snapshot,
+            neighbour_tolerance=policy.placement.neighbour_tolerance,
+            confidence=policy.placement.confidence,
+        ),
         spot_deadlines=deadlines,
         fleet=fleet,
         waiting=WaitingJobs(similar=occupancy.queued.kinds()),

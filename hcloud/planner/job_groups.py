@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from hcloud.core.model import Constraints, InstanceId, Reason, Resources
+from hcloud.core.model import Constraints, InstanceId, Job, Reason, Resources
 from hcloud.planner.fit.job_sizes import RankSizes
 from hcloud.planner.fit.sizing import SizeTarget
 from hcloud.planner.fleet import Amounts, Places
@@ -23,6 +23,8 @@ from hcloud.planner.topology import AffinityGroup
 class JobDemand:
     """What each job of a group asks for."""
 
+    example: Job
+    """One of the jobs."""
     resources: Resources
     """Resources requested per rank."""
     demand: Amounts

@@ -16,7 +16,7 @@ import numpy as np
 
 from hcloud.core.model import InstanceState, Job, Reason
 from hcloud.forecast.boot_times import broken_by_waiting, is_late
-from hcloud.planner.fit.suitability import Suitability
+from hcloud.planner.fit.job_run_times import JobRunTimes
 from hcloud.planner.fleet import Fleet, Mask
 from hcloud.planner.snapshot import Snapshot
 from hcloud.planner.text import seconds
@@ -43,20 +43,20 @@ class LateBoots:
     mask: Mask
     """The same as a mask, shape ``(N,)``."""
 
-    def urgency(self, job: Job, suit: Suitability | None) -> Urgency:
-        """Return whether ``job`` can wait for late instances; ``suit`` estimates its run time."""
+    def urgency(self, job: Job, run_times: JobRunTimes) -> Urgency:
+        """Return whether ``job`` can wait for late instances."""
         awaited_s = [self.age_s[name] for name in job.awaiting if name in self.age_s]
-        if job.spec.profile is not None or self._lost_by_waiting(job, awaited_s, suit) <= self.risk:
+        if job.spec.profile is not None or self._lost_by_waiting(job, awaited_s, run_times) <= self.risk:
             return Urgency.NONE
         return Urgency.CANNOT_WAIT_LONGER if awaited_s else Urgency.CANNOT_WAIT
 
-    def _lost_by_waiting(self, job: Job, awaited_s: list[float], suit: Suitability | None) -> float:
+    def _lost_by_waiting(self, job: Job, awaited_s: list[float], run_times: JobRunTimes) -> float:
         if job.spec.target.kind == "service":
             return 1.0
         if job.deadline_at is None:
             return 0.0
-        runs_s = suit.expected_s(job.application, job.spec.nodes.count) if suit is not None else None
-        return broken_by_waiting(min(awaited_s or self.age_s.values()), job.deadline_at - self.now, runs_s)
+        age_s, left_s = min(awaited_s or self.age_s.values()), job.deadline_at - self.now
+        return broken_by_waiting(age_s, left_s, run_times.equally_likely_s(job))
 
 
 def requeue_reason(job: Job, late: LateBoots | None) -> Reason:

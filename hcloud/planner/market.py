@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from math import inf
+from math import inf, log
 from statistics import median
 
 import numpy as np
@@ -12,6 +12,7 @@ import numpy as np
 from hcloud.core.model import Market, Offer, Reason, Resources, matches
 from hcloud.planner.budget import CAPPED
 from hcloud.planner.context import PlanContext
+from hcloud.planner.fit.job_run_times import JobRunTimes
 from hcloud.planner.fit.job_sizes import column_of
 from hcloud.planner.fit.suitability import Suitability
 from hcloud.planner.fleet import SLACK, Amounts, MachineKinds, Mask, Places, kinds_of, vector
@@ -24,6 +25,8 @@ from hcloud.planner.spot_preemption import RUN_S, SpotRisk
 from hcloud.planner.topology import admits
 
 _PLENTY = 1_000_000
+ALIKE_S = 1.1
+"""Run times that differ by a tenth cost the same on spot machines, which keeps their prices few."""
 FREE_USD_PER_H = 1e-6
 """Price assumed for an offer without one, so that prices can be compared."""
 
@@ -56,7 +59,7 @@ class OfferMarket:
     losses: _ExpectedLosses | None = None
     """What spot machines cost that are lost; None: none was lost of late."""
     prices: dict[float, Amounts] = field(default_factory=dict)
-    """Cache of :meth:`price_for`, by seconds between checkpoints."""
+    """Cache of :meth:`price_for`, by seconds of work that are done again."""
     pools: dict[tuple[str, str], Amounts] = field(default_factory=dict)
     """Remaining capacity of pools shared by several offers, by provider and pool name."""
     fits: dict[int, Mask] = field(default_factory=dict)
@@ -86,12 +89,12 @@ class OfferMarket:
     def price_for(self, group: JobGroup) -> Amounts:
         """Return the hourly prices of the offers, shape ``(M,)``, those of spot with the work that ``group`` is
         expected to lose there: all of a run, or what was done since a checkpoint."""
-        every_s = group.checkpoint_s
-        if self.losses is None or every_s is None:
+        if self.losses is None:
             return self.price_usd_per_h
-        if every_s not in self.prices:
-            self.prices[every_s] = self.losses.prices(min(self.losses.run_s, every_s))
-        return self.prices[every_s]
+        repeated_s = self.losses.repeated_s(group)
+        if repeated_s not in self.prices:
+            self.prices[repeated_s] = self.losses.prices(repeated_s)
+        return self.prices[repeated_s]
 
     def paid_ranks(self, group: JobGroup) -> int:
         """Return how many ranks of ``group`` fit on reserved instances that are not launched yet."""
@@ -345,8 +348,15 @@ class _ExpectedLosses:
 
     permitted: _PermittedOffers
     risk: SpotRisk
+    run_times: JobRunTimes
     run_s: float
     """How long jobs usually run."""
+
+    def repeated_s(self, group: JobGroup) -> float:
+        """Return how much of a run of ``group`` is done again when its machine is lost, in seconds, at most."""
+        median_s = self.run_times.median_s(group.example)
+        run_s = self.run_s if median_s is None else ALIKE_S ** round(log(max(median_s, 1.0), ALIKE_S))
+        return run_s if group.checkpoint_s is None else min(run_s, group.checkpoint_s)
 
     def prices(self, repeated_s: float) -> Amounts:
         """Return the offers' prices; those of spot as they are for runs of which ``repeated_s`` are lost at most."""
@@ -363,7 +373,7 @@ def _expected_losses(context: PlanContext, permitted: _PermittedOffers) -> _Expe
         return None
     busy_s = context.snapshot.fleet_stats.busy_s
     risk = SpotRisk(lifetimes, context.fleet.instances, context.now)
-    return _ExpectedLosses(permitted, risk, median(busy_s) if busy_s else RUN_S)
+    return _ExpectedLosses(permitted, risk, context.run_times, median(busy_s) if busy_s else RUN_S)
 
 
 def _permit_offers(context: PlanContext) -> _PermittedOffers:

@@ -17,6 +17,7 @@ from typing import Final
 from hcloud.core.model import Job, JobId, JobSpec, JobState
 from hcloud.core.rows import number_of
 from hcloud.planner.fit.arq import slack_s
+from hcloud.planner.run_times import RunTimeLimits
 from hcloud.spec.policy import AdmissionPolicy
 
 QueuedJob = tuple[float, int, float, Job]
@@ -81,7 +82,7 @@ class SimilarJobs:
     """All, by the end of their slack; the late ones come first. Empty until :meth:`rank`."""
     _deadline_at: float | None = inf
     """The earliest deadline; None: not computed since it was removed."""
-    _expected_s: float | None = None
+    _run_time: RunTimeLimits | None = None
     _admission: AdmissionPolicy | None = None
     _now: float = 0.0
 
@@ -127,10 +128,10 @@ class SimilarJobs:
         if self._deadline_at is not None and _deadline_at(job) <= self._deadline_at:
             self._deadline_at = None
 
-    def rank(self, expected_s: float | None, admission: AdmissionPolicy, now: float) -> None:
-        """Separate late members from the others as of ``now``; ``expected_s`` is their expected run time."""
-        if self._expected_s != expected_s or (self._admission is not admission and self._admission != admission):
-            self._expected_s, self._admission = expected_s, admission
+    def rank(self, run_time: RunTimeLimits | None, admission: AdmissionPolicy, now: float) -> None:
+        """Separate late members from the others as of ``now``; ``run_time``: of each of them, None if unknown."""
+        if self._run_time != run_time or (self._admission is not admission and self._admission != admission):
+            self._run_time, self._admission = run_time, admission
             self.members = [(at, number, self._late_at(job), job) for at, number, _, job in self.members]
             self.by_lateness = sorted(self.members, key=lateness)
             self.on_time = self.members.copy()
@@ -146,7 +147,7 @@ class SimilarJobs:
     def _late_at(self, job: Job) -> float:
         if self._admission is None or job.queued_at is None:
             return -inf
-        return job.queued_at + slack_s(job, job.queued_at, self._expected_s, self._admission)
+        return job.queued_at + slack_s(job, job.queued_at, self._run_time, self._admission)
 
 
 _MOVED_AT_ONCE = 50

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from hcloud.classifier.applications import Identity, identify
 from hcloud.core.model import JOB_ENDED, JOB_ON_INSTANCE, Job, JobSpec
@@ -27,6 +27,15 @@ MOST_ANSWERS = 1_000
 _UNANSWERED: Any = object()
 _OWN = (("application",), ("user", "name"), ("user", "executable"))
 """Combinations of features that only runs of the same program share."""
+
+
+class RunTimeLimits(NamedTuple):
+    """What one decision asks of a distribution."""
+
+    median_s: float
+    """As likely as not the run takes no longer."""
+    long_s: float
+    """It takes no longer with the policy's ``placement.confidence``."""
 
 
 def has_run_time(spec: JobSpec) -> bool:

@@ -14,7 +14,7 @@ A job with a deadline avoids spot if a loss would probably break it (:class:`Spo
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from math import exp, expm1, inf
 
@@ -33,9 +33,6 @@ ASSUMED_PER_S = 0.1 / 3600.0
 types (below 5 % a month) and 0.27 an hour, as measured of large ones (:data:`hcloud.simulator.clouds.SPOT`)."""
 ASSUMED_WEIGHT_S = 3600.0
 """The assumption weighs as much as so many seconds of one machine."""
-LONGEST_OF_USUAL = 3.0
-"""A run takes at most so many times as long as its program's usually do, nine times in ten: of 56,117 runs in two job
-logs (KTH SP2, CEA Curie) 91 % did, beside the mean of the same user's earlier runs on as many processors."""
 EXPONENT_MAX = 20.0
 LOST = (FailureCause.PREEMPTED, FailureCause.INSTANCE_LOST)
 """Causes for which a job passes through the state PREEMPTED."""
@@ -92,9 +89,9 @@ class SpotDeadlines:
     A run of ``r`` seconds that is lost after ``t`` begins anew once another machine has booted (``b`` seconds). With
     ``left`` seconds to the deadline, ``b`` for its own boot included, it fails if it is lost after ``left - 2 b - r``
     and before its end: with probability ``e^(-rate (left - 2 b - r)) - e^(-rate r)``. A second loss is not considered.
-    ``r`` is ``LONGEST_OF_USUAL`` times the usual run time. A job whose run time is unknown is not judged until it was
-    lost once: then it needs twice what it had (Lindy). A job with checkpoints repeats what it did since the last one
-    only: where there is time for that, no loss breaks its deadline.
+    That is averaged over the distribution of ``r``. A job whose run time is unknown is not judged until it was lost
+    once: then it needs twice what it had (Lindy). A job with checkpoints repeats what it did since the last one only:
+    where there is time for that, no loss breaks its deadline.
     """
 
     rate_per_s: float
@@ -122,23 +119,25 @@ class SpotDeadlines:
         rate_per_s = (losses + ASSUMED_PER_S * ASSUMED_WEIGHT_S) / (up_s + ASSUMED_WEIGHT_S)
         return cls(rate_per_s, risk, now)
 
-    def avoids_spot(self, job: Job, usual_s: Callable[[], float | None], boot_s: Callable[[], float]) -> bool:
+    def avoids_spot(self, job: Job, runs_s: Callable[[float], Sequence[float]], boot_s: Callable[[], float]) -> bool:
         """Return whether ``job`` should be placed on other markets. One that awaits an instance keeps what it awaits.
 
-        ``usual_s`` returns its usual run time (None: unknown), ``boot_s`` how long an instance takes to boot.
+        ``runs_s`` returns run times, in seconds, that are as likely as each other for a run that takes longer than its
+        argument (empty: unknown), ``boot_s`` how long an instance takes to boot.
         """
         deadline_at = job.deadline_at
         if deadline_at is None or job.state is JobState.AWAITING_INSTANCE:
             return False
-        run_s = max(LONGEST_OF_USUAL * (usual_s() or 0.0), 2.0 * _ran_s(job))
-        if run_s <= 0.0:
+        ran_s = _ran_s(job)
+        likely_s = runs_s(ran_s) or ([2.0 * ran_s] if ran_s > 0.0 else [])
+        if not (count := len(likely_s)):
             return False
         boots_s = boot_s()
         left_s = deadline_at - self.now - (2.0 * boots_s if boots_s < inf else 0.0)
         checkpoint = job.spec.checkpoint
-        if checkpoint is not None and left_s >= run_s + checkpoint.every_s:
-            return False
-        return self.broken_probability(run_s, left_s) > self.risk
+        if checkpoint is not None:  # longer runs miss it anyway, and shorter ones have time for what they repeat
+            likely_s = [run_s for run_s in likely_s if left_s - checkpoint.every_s < run_s <= left_s]
+        return sum([self.broken_probability(run_s, left_s) for run_s in likely_s]) / count > self.risk
 
     def broken_probability(self, run_s: float, left_s: float) -> float:
         """Return the probability that a loss breaks a deadline in ``left_s``, boots left out, of a run of ``run_s``."""

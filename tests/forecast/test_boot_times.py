@@ -23,18 +23,24 @@ def test_nobody_is_late_where_all_are_slow_at_once() -> None:
 
 
 def test_waiting_is_as_risky_as_the_slack_is_short() -> None:
-    assert broken_by_waiting(60.0, 300.0, 240.0) == pytest.approx(0.5)
-    assert broken_by_waiting(60.0, 30_000.0, 240.0) < 0.01
-    assert broken_by_waiting(60.0, 200.0, None) > broken_by_waiting(60.0, 400.0, None) > 0.1
-    assert broken_by_waiting(60.0, 100_000.0, None) < 0.01
+    assert broken_by_waiting(60.0, 300.0, [240.0]) == pytest.approx(0.5)
+    assert broken_by_waiting(60.0, 30_000.0, [240.0]) < 0.01
+    assert broken_by_waiting(60.0, 200.0, ()) > broken_by_waiting(60.0, 400.0, ()) > 0.1
+    assert broken_by_waiting(60.0, 100_000.0, ()) < 0.01
+
+
+def test_risk_is_averaged_over_how_long_the_job_may_run() -> None:
+    short, long = broken_by_waiting(60.0, 300.0, [60.0]), broken_by_waiting(60.0, 300.0, [240.0])
+    assert broken_by_waiting(60.0, 300.0, [60.0, 240.0]) == pytest.approx((short + long) / 2)
+    assert broken_by_waiting(60.0, 300.0, [60.0, 400.0]) == pytest.approx(short / 2)  # the long one is late anyway
 
 
 def test_what_is_lost_in_any_case_is_not_lost_by_waiting() -> None:
-    assert broken_by_waiting(60.0, -1.0, None) == broken_by_waiting(60.0, 100.0, 100.0) == 0.0
+    assert broken_by_waiting(60.0, -1.0, ()) == broken_by_waiting(60.0, 100.0, [100.0]) == 0.0
 
 
 def test_a_boot_breaks_what_has_no_time_for_it() -> None:
-    assert broken_by_a_boot(15.0, 300.0, 285.0) == pytest.approx(0.5)
-    assert broken_by_a_boot(15.0, 300.0, 240.0) == pytest.approx(0.05, abs=0.001)
-    assert broken_by_a_boot(15.0, 100.0, None) > 0.2 > 0.1 > broken_by_a_boot(15.0, 300.0, None)
-    assert broken_by_a_boot(15.0, -1.0, None) == broken_by_a_boot(15.0, 100.0, 100.0) == 0.0
+    assert broken_by_a_boot(15.0, 300.0, [285.0]) == pytest.approx(0.5)
+    assert broken_by_a_boot(15.0, 300.0, [240.0]) == pytest.approx(0.05, abs=0.001)
+    assert broken_by_a_boot(15.0, 100.0, ()) > 0.2 > 0.1 > broken_by_a_boot(15.0, 300.0, ())
+    assert broken_by_a_boot(15.0, -1.0, ()) == broken_by_a_boot(15.0, 100.0, [100.0]) == 0.0

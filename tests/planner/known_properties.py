@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 from hcloud.classifier.interference import LOSS
 from hcloud.core.model import BatchTarget, BestEffortTarget, Instance, InstanceState, Job, JobState, Resources
 from hcloud.core.quality import encode
-from hcloud.planner.fit.arq import run_s, slack_s
+from hcloud.planner.fit.arq import slack_s
+from hcloud.planner.fit.job_run_times import JobRunTimes
 from hcloud.planner.plan import Action, Place, Plan
 from hcloud.planner.snapshot import Snapshot
 from hcloud.spec.policy import AdmissionPolicy, PlacementPolicy, Policy
@@ -251,7 +252,9 @@ def _level(quality: float, snapshot: Snapshot, policy: Policy) -> int:
 
 def _is_late(job: Job, snapshot: Snapshot, policy: Policy) -> bool:
     assert job.queued_at is not None
-    slack = slack_s(job, job.queued_at, run_s(snapshot.applications.get(job.application)), policy.admission)
+    placement = policy.placement
+    run_times = JobRunTimes(snapshot, placement.neighbour_tolerance, placement.confidence)
+    slack = slack_s(job, job.queued_at, run_times.limits(job), policy.admission)
     return snapshot.now - job.queued_at >= slack
 
 

@@ -9,7 +9,9 @@ from hypothesis import strategies as st
 from hcloud.core.estimates import Classification, Estimate, Measure
 from hcloud.core.model import BatchTarget
 from hcloud.forecast.wait_times import BusyTimes
-from hcloud.planner.fit.arq import run_s, slack_s, switch_point
+from hcloud.planner.fit.arq import slack_s, switch_point
+from hcloud.planner.fit.job_run_times import run_s
+from hcloud.planner.run_times import RunTimeLimits
 from hcloud.spec.policy import AdmissionPolicy
 from tests.planner.scenes import NOW, job, spec
 
@@ -23,6 +25,7 @@ HOUR_LONG = Classification(
     measure=Measure.COMPLETION,
 )
 PLAIN = AdmissionPolicy()
+HOUR = RunTimeLimits(median_s=3600.0, long_s=3600.0)
 
 
 def test_run_time_is_that_on_the_best_platform_where_whole_jobs_were_measured() -> None:
@@ -34,14 +37,16 @@ def test_run_time_is_that_on_the_best_platform_where_whole_jobs_were_measured() 
 
 def test_slack_is_a_part_of_the_run_time_less_what_profiling_took_and_never_beyond_deadline_or_cap() -> None:
     free = job(1, asks=spec(target=BatchTarget()), submitted_at=NOW - 30)
-    assert slack_s(free, NOW, 3600.0, PLAIN) == pytest.approx(180)
-    assert slack_s(replace(free, profile_runs=("job-9",)), NOW, 3600.0, PLAIN) == pytest.approx(150)
-    assert slack_s(free, NOW, 1e6, PLAIN) == PLAIN.patience_cap_s
+    assert slack_s(free, NOW, HOUR, PLAIN) == pytest.approx(180)
+    assert slack_s(replace(free, profile_runs=("job-9",)), NOW, HOUR, PLAIN) == pytest.approx(150)
+    assert slack_s(free, NOW, RunTimeLimits(median_s=1e6, long_s=1e6), PLAIN) == PLAIN.patience_cap_s
     assert slack_s(free, NOW, None, PLAIN) == PLAIN.patience_s
     soon = job(2, asks=spec(target=BatchTarget(finish_by_at=NOW + 3650.0)))
-    assert slack_s(soon, NOW, 3600.0, PLAIN) == pytest.approx(50)
+    assert slack_s(soon, NOW, HOUR, PLAIN) == pytest.approx(50)
+    unsure = RunTimeLimits(median_s=1800.0, long_s=3600.0)
+    assert slack_s(soon, NOW, unsure, PLAIN) == pytest.approx(50)
     late = job(2, asks=spec(target=BatchTarget(finish_by_at=NOW + 60.0)))
-    assert slack_s(late, NOW, 3600.0, PLAIN) == 0.0
+    assert slack_s(late, NOW, HOUR, PLAIN) == 0.0
 
 
 def test_job_waits_on_where_good_machines_come_free_soon_and_goes_down_at_once_where_they_do_not() -> None:

@@ -89,7 +89,9 @@ def group(place: int) -> JobGroup:
     """Return a group of jobs, for segments."""
     size = need()
     demand = np.array([size.vcpus, size.memory_mib, size.disk_gib])
-    return JobGroup(place=place, resources=size, demand=demand, needed=1, wanted=1, spot_ok=False, promise=True)
+    return JobGroup(
+        place=place, example=waiting(1), resources=size, demand=demand, needed=1, wanted=1, spot_ok=False, promise=True
+    )
 
 
 def segment(rank: int, *numbers: int, left_out: frozenset[int] = frozenset()) -> QueueSegment:

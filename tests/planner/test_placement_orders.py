@@ -274,12 +274,15 @@ def test_freed_machine_goes_to_whom_it_suits_and_else_to_who_waits_longest() -> 
 
 def test_job_holds_out_for_its_type_where_one_comes_free_soon_and_nothing_is_bought_for_it() -> None:
     busy, free = machine(1, small("fast")), machine(2, SLOW)
-    there = running(1, busy, application="long", asks=FREE)
+    there = running(1, busy, asks=FREE)  # of which nothing is known: it runs as long as others do
     there = replace(there, attempt=replace(there.attempt, placed_at=NOW - 15.0))  # type: ignore[type-var]
     waiting = job(2, asks=FREE, application="long", queued_at=NOW)
     recent, applications = FleetStats(busy_s=(20.0,) * 100), {"long": picky("fast", run_s=10_000.0)}
     plan = decide(scene(there, waiting, busy, free, FAST, applications=applications, fleet_stats=recent), BY_QUALITY)
     assert (told(plan, "job-2"), of(plan, Launch)) == ("holds_out", [])
-    late = replace(waiting, queued_at=NOW - 501.0)
+    lasting = replace(there, application="long")  # which has hours left
+    plan = decide(scene(lasting, waiting, busy, free, FAST, applications=applications, fleet_stats=recent), BY_QUALITY)
+    assert told(plan, "job-2") != "holds_out"
+    late = replace(waiting, queued_at=NOW - 601.0)
     snapshot = scene(there, late, busy, free, applications=applications, fleet_stats=recent)
     assert placed_on(snapshot) == {"job-2": "inst-2"}

@@ -197,14 +197,14 @@ def test_units_pass_that_end_before_the_start_with_the_confidence_of_the_policy(
     assert placed(decide(scene(only, LARGE, held, wide(), short, long), policy)) == {"job-60"}
 
 
-@pytest.mark.parametrize(("age_s", "passes"), [(900.0, False), (1100.0, True)])
+@pytest.mark.parametrize(("age_s", "passes"), [(90.0, False), (200.0, True)])
 def test_units_without_a_limit_pass_by_what_is_known_of_their_runs(age_s: float, passes: bool) -> None:
     only = machine(1, LARGE)
     held = running(1, only, asks=spec(resources=need(4.0)))
     assert held.attempt is not None
     old = tuple(replace(each, started_at=NOW - age_s) for each in held.attempt.allocations)
     held = replace(held, attempt=replace(held.attempt, allocations=old))
-    known = job(60, application="sort")  # runs for 10 s, so for less than 100 s in at least nine of ten cases
+    known = job(60, application="sort")  # runs for 10 s, and hardly ever for 20
     world = replace(scene(only, LARGE, held, wide(), known), applications={"sort": TEN_S})
     policy = full(placement=PlacementPolicy(order="paragon"), admission=AdmissionPolicy(queues="one"))
     assert placed(decide(world, policy)) == ({"job-60"} if passes else set())

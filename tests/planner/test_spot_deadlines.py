@@ -54,9 +54,9 @@ def launched(waiting: Job, policy: Policy | None = None, **changes: object) -> l
 
 
 def test_run_that_could_not_begin_anew_in_time_is_launched_on_demand() -> None:
-    assert launched(due(4.0)) == [Market.ON_DEMAND]  # three hours at most, lost 0.3 times an hour
+    assert launched(due(2.0)) == [Market.ON_DEMAND]  # mostly an hour, lost 0.3 times an hour
     assert launched(due(8.0)) == [Market.SPOT]
-    assert launched(due(4.0), run_s=60.0) == [Market.SPOT]
+    assert launched(due(2.0), run_s=60.0) == [Market.SPOT]
 
 
 def test_run_that_goes_on_from_a_checkpoint_in_time_is_launched_on_spot() -> None:
@@ -64,13 +64,15 @@ def test_run_that_goes_on_from_a_checkpoint_in_time_is_launched_on_spot() -> Non
         waiting = due(hours)
         return replace(waiting, spec=replace(waiting.spec, checkpoint=Checkpoint(path="state", every_s=every_s)))
 
-    assert launched(keeping(4.0, 600.0)) == [Market.SPOT]
-    assert launched(keeping(4.0, 2 * HOUR_S)) == [Market.ON_DEMAND]  # then it could be that far behind
+    assert launched(keeping(2.0, 600.0)) == [Market.SPOT]
+    often = seen(10.0, lost=20)
+    assert launched(keeping(1.5, 600.0), fleet_stats=often) == [Market.SPOT]
+    assert launched(keeping(1.5, 2 * HOUR_S), fleet_stats=often) == [Market.ON_DEMAND]  # it could be that far behind
 
 
 def test_so_it_is_before_losses_are_seen_and_not_where_they_are_rare() -> None:
-    assert launched(due(4.0), fleet_stats=FleetStats()) == [Market.ON_DEMAND]
-    assert launched(due(4.0), fleet_stats=seen(40.0)) == [Market.SPOT]
+    assert launched(due(1.0), fleet_stats=FleetStats()) == [Market.ON_DEMAND]
+    assert launched(due(1.0), fleet_stats=seen(40.0)) == [Market.SPOT]
 
 
 def test_survivors_count_no_longer_than_losses_are_remembered() -> None:
@@ -89,11 +91,11 @@ def test_job_without_a_deadline_uses_spot_however_long_it_runs(target: Target) -
 
 
 def test_job_of_unknown_run_time_uses_spot_until_it_was_lost() -> None:
-    assert launched(due(4.0), programs={}) == [Market.SPOT]
+    assert launched(due(2.0), programs={}) == [Market.SPOT]
 
 
 def test_policy_says_how_sure_a_deadline_must_be() -> None:
-    assert launched(due(4.0), simple(placement=PlacementPolicy(confidence=0.5))) == [Market.SPOT]
+    assert launched(due(2.0), simple(placement=PlacementPolicy(confidence=0.5))) == [Market.SPOT]
     assert launched(due(5.9), simple(placement=PlacementPolicy(confidence=0.999))) == [Market.ON_DEMAND]
 
 
@@ -101,7 +103,7 @@ def test_idle_spot_machine_is_left_too_and_the_launch_says_why() -> None:
     idle = machine(1, CHEAP, launched_at=NOW - 60.0)
     known = {"offers": (CHEAP, STEADY), "programs": usually(HOUR_S)}
     assert len(of(decide(scene(due(8.0), idle, **known)), Place)) == 1
-    plan = decide(scene(due(4.0), idle, **known))
+    plan = decide(scene(due(1.0), idle, **known))
     assert not of(plan, Place)
     [launch] = of(plan, Launch)
     assert "no spot: losing a spot machine would put its deadline at risk" in launch.reason.text
@@ -118,15 +120,15 @@ def test_spot_is_used_where_nothing_else_is_to_be_had() -> None:
 
 def test_job_keeps_the_spot_machine_it_awaits() -> None:
     deadlines = SpotDeadlines(rate_per_s=1.0, risk=0.1, now=NOW)
-    assert deadlines.avoids_spot(due(2.0), lambda: HOUR_S, lambda: NO_BOOT)
+    assert deadlines.avoids_spot(due(2.0), lambda _: [3.0 * HOUR_S], lambda: NO_BOOT)
     awaiting = replace(due(2.0), state=JobState.AWAITING_INSTANCE)
-    assert not deadlines.avoids_spot(awaiting, lambda: HOUR_S, lambda: NO_BOOT)
+    assert not deadlines.avoids_spot(awaiting, lambda _: [3.0 * HOUR_S], lambda: NO_BOOT)
 
 
 def test_boots_leave_less_time_and_unknown_ones_do_not_count() -> None:
     deadlines = SpotDeadlines(rate_per_s=1.0 / HOUR_S, risk=0.1, now=NOW)
     for boot_s, avoids in ((0.0, False), (2400.0, True), (inf, False)):
-        assert deadlines.avoids_spot(due(6.0), lambda: HOUR_S, lambda boot_s=boot_s: boot_s) is avoids  # type: ignore[misc]
+        assert deadlines.avoids_spot(due(6.0), lambda _: [3.0 * HOUR_S], lambda boot_s=boot_s: boot_s) is avoids  # type: ignore[misc]
 
 
 def test_after_a_loss_a_run_is_taken_to_need_twice_what_it_had() -> None:
@@ -136,7 +138,7 @@ def test_after_a_loss_a_run_is_taken_to_need_twice_what_it_had() -> None:
     for hours, avoids in ((0.5, False), (2.0, True)):
         long_ago = replace(held, attempt=replace(held.attempt, placed_at=NOW - hours * HOUR_S))
         requeued = replace(ended(long_ago, FailureCause.PREEMPTED), state=JobState.QUEUED)
-        assert deadlines.avoids_spot(requeued, lambda: None, lambda: NO_BOOT) is avoids
+        assert deadlines.avoids_spot(requeued, lambda _: (), lambda: NO_BOOT) is avoids
 
 
 @pytest.mark.parametrize(("run_s", "left_s"), [(3600.0, 5400.0), (3600.0, 3000.0), (1800.0, 3700.0), (7200.0, 8000.0)])
@@ -162,7 +164,7 @@ def test_ten_thousand_queued_jobs_with_a_deadline_each_are_of_few_kinds() -> Non
 
 
 def test_of_a_queue_each_deadline_gets_its_market() -> None:
-    waiting = [due(hours, number) for number, hours in enumerate((8.0, 4.0, 8.0, 4.0), 1)]
+    waiting = [due(hours, number) for number, hours in enumerate((8.0, 2.0, 8.0, 2.0), 1)]
     plan = decide(
         scene(*waiting, offers=(CHEAP, STEADY), programs=usually(HOUR_S), fleet_stats=seen(10.0, lost=3)), simple()
     )

@@ -100,6 +100,14 @@ class RunTimes:
         within -= np.interp(middles - math.log(2.0), logs, self.cumulative)
         return math.exp(middles[int(np.argmax(within))])
 
+    def still_running(self, age_s: float, after_s: Floats) -> Floats:
+        """Return the probability that a job that ran for ``age_s`` still runs ``after_s`` from now, of the same shape
+        as ``after_s`` (0 or more)."""
+        rest = self.after(age_s)
+        asked = np.log(np.maximum(age_s + after_s, 0.5 * rest.times_s[0]))
+        ended: Floats = np.interp(asked, np.log(rest.times_s), rest.cumulative, left=0.0, right=1.0)
+        return 1.0 - ended
+
     def after(self, age_s: float) -> RunTimes:
         """Return the distribution of the run time once the job ran for ``age_s`` seconds and did not end.
 

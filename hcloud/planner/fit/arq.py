@@ -17,47 +17,28 @@ from functools import lru_cache
 
 import numpy as np
 
-from hcloud.core.estimates import WHOLE_JOBS, Classification
 from hcloud.core.model import BatchTarget, Job
+from hcloud.forecast.runtimes.distribution import RunTimes
 from hcloud.forecast.wait_times import BusyTimes, Floats
+from hcloud.planner.run_times import RunTimeLimits
 from hcloud.spec.policy import AdmissionPolicy
 
 _GRID = 65
 
 
-def run_s(known: Classification | None, nodes: int = 1) -> float | None:
-    """Return the expected isolated run time on the best platform (``CT``), in seconds.
-
-    None if the measure does not cover whole jobs. ``nodes``: number of nodes; an unknown count uses the largest known
-    count below it.
-    """
-    if known is None or known.measure not in WHOLE_JOBS:
-        return None
-    return known.answer(("run_s", nodes), lambda: _run_s(known, nodes))
-
-
-def _run_s(known: Classification, nodes: int) -> float | None:
-    if not known.by_type:
-        return None
-    rate = max(each.value for each in known.by_type.values())
-    counts = [count for count in known.by_nodes if count <= nodes]
-    if counts and 1 in known.by_nodes:
-        rate *= known.by_nodes[max(counts)].value / known.by_nodes[1].value
-    return 1.0 / rate if rate > 0 else None
-
-
-def slack_s(job: Job, queued_at: float, expected_s: float | None, admission: AdmissionPolicy) -> float:
+def slack_s(job: Job, queued_at: float, run_time: RunTimeLimits | None, admission: AdmissionPolicy) -> float:
     """Return for how long ``job`` may wait for a suitable server, counted from ``queued_at``.
 
-    ``tau CT - P`` if the run time is known, ``P`` being the time spent on profiling; otherwise the policy's patience.
-    Limited by the latest start that meets the deadline and by the policy's cap; never negative.
+    ``tau CT - P`` if the run time is known, ``CT`` being its median and ``P`` the time spent on profiling; otherwise
+    the policy's patience. Limited by the latest start that meets the deadline with the policy's confidence, and by the
+    policy's cap; never negative.
     """
     slack = admission.patience_s
-    if expected_s is not None:
+    if run_time is not None:
         overhead_s = queued_at - job.eligible_at if job.profile_runs else 0.0
-        slack = admission.tolerance * expected_s - overhead_s
+        slack = admission.tolerance * run_time.median_s - overhead_s
     if isinstance(job.spec.target, BatchTarget) and (deadline_at := job.deadline_at) is not None:
-        slack = min(slack, deadline_at - queued_at - (expected_s or 0.0))
+        slack = min(slack, deadline_at - queued_at - (0.0 if run_time is None else run_time.long_s))
     return max(0.0, min(slack, admission.patience_cap_s))
 
 
@@ -108,14 +89,27 @@ class WaitingValue:
 
 
 def waiting_value(
-    busy: BusyTimes, ages_s: Sequence[float] | Floats, *, own: float, slack: float, fresh_s: float = math.inf
+    busy: BusyTimes,
+    ages_s: Sequence[float] | Floats,
+    *,
+    own: float,
+    slack: float,
+    fresh_s: float = math.inf,
+    known: Sequence[tuple[RunTimes, float]] = (),
 ) -> WaitingValue:
-    """Return the value of waiting for a server of quality ``own``; see :func:`switch_point`."""
-    if slack <= 0.0 or not (len(ages_s) or fresh_s < slack):
+    """Return the value of waiting for a server of quality ``own``; see :func:`switch_point`.
+
+    ``known``: of the servers that are not among ``ages_s``, the run time of what they are busy with, and for how long
+    it has run.
+    """
+    if slack <= 0.0 or not (len(ages_s) or known or fresh_s < slack):
         nothing = np.zeros(1)
         return WaitingValue(left_s=np.array([max(0.0, slack)]), chance=nothing, worth=nothing)
     left, remains = _grid(slack)
-    chance = np.where(left >= fresh_s, 1.0, busy.some_free(ages_s, left))
+    none_free = 1.0 - busy.some_free(ages_s, left)
+    for run_time, age_s in known:
+        none_free *= run_time.still_running(age_s, left)
+    chance = np.where(left >= fresh_s, 1.0, 1.0 - none_free)
     worth = np.maximum.reduce(remains * own * chance[None, :], axis=1)
     return WaitingValue(left_s=left, chance=chance, worth=worth)
 

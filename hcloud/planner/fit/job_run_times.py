@@ -13,12 +13,11 @@ from typing import NamedTuple
 import numpy as np
 
 from hcloud.classifier.applications import identify
-from hcloud.core.estimates import Application, Classification
+from hcloud.core.estimates import WHOLE_JOBS, Application, Classification
 from hcloud.core.model import Job, JobId, JobSpec
 from hcloud.forecast.runtimes.distribution import RunTimes
 from hcloud.forecast.runtimes.prediction import RunTimePrediction
-from hcloud.planner.fit.arq import run_s
-from hcloud.planner.run_times import BY_PROFILE, BY_USUAL, RunTimeForecasts
+from hcloud.planner.run_times import BY_PROFILE, BY_USUAL, RunTimeForecasts, RunTimeLimits
 from hcloud.planner.snapshot import Snapshot
 
 LEAST_DOUBT = 0.05
@@ -26,6 +25,8 @@ LEAST_DOUBT = 0.05
 DOUBT_OF_USUAL = 0.8
 """The same where only a mean of earlier runs is known: of 56,117 runs in two job logs (KTH SP2, CEA Curie) 91 % took at
 most three times the mean of the same user's earlier runs on as many processors."""
+EQUALLY_LIKELY = tuple((n + 0.5) / 10 for n in range(10))
+"""Quantiles that stand for a distribution where a probability is averaged over it."""
 MOST_LOST = 0.9
 _LIMITS_OF_80 = 1.2816
 _NORMAL = np.linspace(-4.0, 4.0, 65)
@@ -56,7 +57,10 @@ class JobRunTimes:
     snapshot: Snapshot
     neighbour_tolerance: float = 0.0
     """Share of its performance that neighbours may cost a job."""
+    confidence: float = 0.9
+    """With which probability a run ends within :attr:`RunTimeLimits.long_s`."""
     _by_job: dict[JobId, RunTimes | None] = field(default_factory=dict)
+    _limits: dict[JobId, RunTimeLimits | None] = field(default_factory=dict)
     _rests: dict[tuple[JobId, float], float | None] = field(default_factory=dict)
 
     def of(self, job: Job) -> RunTimes | None:
@@ -83,6 +87,20 @@ class JobRunTimes:
         """Return the run time that ``job`` exceeds as likely as not, in seconds; None: unknown, or a service."""
         found = self.of(job)
         return None if found is None else found.quantile(0.5)
+
+    def limits(self, job: Job) -> RunTimeLimits | None:
+        """Return median and upper limit of the run time of ``job``; None: unknown, or a service."""
+        if job.id not in self._limits:
+            found = self.of(job)
+            limits = None if found is None else RunTimeLimits(*found.quantiles((0.5, self.confidence)).tolist())
+            self._limits[job.id] = limits
+        return self._limits[job.id]
+
+    def equally_likely_s(self, job: Job, ran_s: float = 0.0) -> Sequence[float]:
+        """Return run times of ``job`` in seconds that are as likely as each other, given that it takes longer than
+        ``ran_s``; empty: unknown, or a service."""
+        found = self.of(job)
+        return () if found is None else found.after(ran_s).quantiles(EQUALLY_LIKELY).tolist()
 
     def rest_s(self, job: Job, ran_s: float) -> float | None:
         """Return the median of what is left of a job that ran for ``ran_s``, in seconds; None: unknown, or a
@@ -144,6 +162,27 @@ def spread(run_time: RunTimes) -> float:
 def log_normal(median_s: float, doubt: float, source: str = "") -> RunTimes:
     """Return a log-normal run time; ``doubt``: the standard deviation of its logarithm."""
     return RunTimes(median_s * np.exp(doubt * _NORMAL), _CUMULATIVE, point_s=median_s, source=source)
+
+
+def run_s(known: Classification | None, nodes: int = 1) -> float | None:
+    """Return the expected isolated run time on the best platform (``CT``), in seconds.
+
+    None if the measure does not cover whole jobs. ``nodes``: number of nodes; an unknown count uses the largest known
+    count below it.
+    """
+    if known is None or known.measure not in WHOLE_JOBS:
+        return None
+    return known.answer(("run_s", nodes), lambda: _run_s(known, nodes))
+
+
+def _run_s(known: Classification, nodes: int) -> float | None:
+    if not known.by_type:
+        return None
+    rate = max(each.value for each in known.by_type.values())
+    counts = [count for count in known.by_nodes if count <= nodes]
+    if counts and 1 in known.by_nodes:
+        rate *= known.by_nodes[max(counts)].value / known.by_nodes[1].value
+    return 1.0 / rate if rate > 0 else None
 
 
 def expected_run_time(known: Classification | None, nodes: int, neighbour_tolerance: float = 0.0) -> RunTimes | None:

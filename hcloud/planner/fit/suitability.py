@@ -15,8 +15,9 @@ import numpy as np
 from hcloud.core import quality
 from hcloud.core.model import Job, JobId, Number
 from hcloud.core.quality import QualityClasses
+from hcloud.forecast.runtimes.distribution import RunTimes
 from hcloud.forecast.wait_times import BusyTimes
-from hcloud.planner.fit.arq import WaitingValue, run_s, slack_s, waiting_value
+from hcloud.planner.fit.arq import WaitingValue, slack_s, waiting_value
 from hcloud.planner.fit.expected_performance import loss_beside
 from hcloud.planner.fit.interference import (
     FULL,
@@ -30,11 +31,12 @@ from hcloud.planner.fit.interference import (
     reach_of,
     sensitivities,
 )
+from hcloud.planner.fit.job_run_times import JobRunTimes
 from hcloud.planner.fit.job_sizes import JobSizes, RankSizes
 from hcloud.planner.fit.observed_slowdowns import ObservedSlowdowns
 from hcloud.planner.fit.paragon import Selection, relaxed_margin, select_relaxed
 from hcloud.planner.fit.sizing import SizeTarget
-from hcloud.planner.fleet import SLACK, Amounts, Fleet, Mask
+from hcloud.planner.fleet import SLACK, Amounts, Fleet, Mask, Places
 from hcloud.planner.occupancy import held_by
 from hcloud.planner.placement.order import OrderNeeds
 from hcloud.planner.snapshot import Snapshot
@@ -43,6 +45,8 @@ from hcloud.spec.policy import Policy
 DOUBT = 40.0
 """Error in points that unmeasured pressures exceed in one of ten cases (Paragon's small cluster: 28 points, root mean
 square)."""
+SINGLY = 64
+"""Of so many machines a job may wait for, each is judged by what runs on it."""
 NAMED = 8
 """Maximum number of relaxed constraints listed, worst first."""
 Search = Callable[[PressureState, Sensitivity, Mask, Floats | None], Selection | None]
@@ -56,6 +60,8 @@ class Suitability(JobSizes):
 
     stopping: Set[JobId]
     """Jobs being stopped; their units count as gone."""
+    run_times: JobRunTimes
+    """How long jobs run."""
     state: PressureState | None = None
     ages: Amounts | None = None
     chosen: list[Selection] = field(default_factory=list)
@@ -70,7 +76,6 @@ class Suitability(JobSizes):
     """Expected loss of the current job to its neighbours."""
     observed_beside: bool = False
     """Whether that follows from what these programs were observed to cost each other."""
-    run_times: dict[tuple[str, int], float | None] = field(default_factory=dict)
     companies: dict[tuple[str, tuple[str, ...]], bool] = field(default_factory=dict)
     """Cache of :meth:`together`."""
 
@@ -313,15 +318,8 @@ class Suitability(JobSizes):
     # ------------------------------------------------------------------------------------------------------ holding out
     def slack_left_s(self, job: Job, queued_at: float) -> float:
         """Return for how long ``job`` may still wait for a machine that suits it, in seconds; 0 or less: no longer."""
-        slack = slack_s(job, queued_at, self.expected_s(job.application, job.spec.nodes.count), self.policy.admission)
+        slack = slack_s(job, queued_at, self.run_times.limits(job), self.policy.admission)
         return slack - (self.snapshot.now - queued_at)
-
-    def expected_s(self, application: str, nodes: int) -> float | None:
-        """Return the expected run time on that many nodes, in seconds; None if unknown."""
-        key = (application, nodes)
-        if key not in self.run_times:
-            self.run_times[key] = run_s(self.known(application), nodes)
-        return self.run_times[key]
 
     def quality_class(self, application: str) -> int:
         """Return the class of an application; an unknown one gets the middle class."""
@@ -377,9 +375,33 @@ class Suitability(JobSizes):
         if key not in self.prospects:
             busy_s = self.snapshot.fleet_stats.busy_s
             busy = self.snapshot.plan_cache.get("busy times", (busy_s,), lambda: BusyTimes.of(busy_s))
-            cap_s = self.policy.admission.patience_cap_s
-            self.prospects[key] = waiting_value(busy, self.ages_s[large], own=1.0, slack=cap_s, fresh_s=fresh_s)
+            known, others = self._oldest_runs(np.flatnonzero(large))
+            self.prospects[key] = waiting_value(
+                busy,
+                self.ages_s[others],
+                own=1.0,
+                slack=self.policy.admission.patience_cap_s,
+                fresh_s=fresh_s,
+                known=known,
+            )
         return self.prospects[key]
+
+    def _oldest_runs(self, places: Places) -> tuple[list[tuple[RunTimes, float]], list[int]]:
+        """Return run time and age of the oldest unit on each of some machines, and the machines of which it is unknown.
+
+        Of more than ``SINGLY`` machines the rest counts by how long units usually run.
+        """
+        known, others = list[tuple[RunTimes, float]](), list[int]()
+        for at in places.tolist():
+            age_s, run_time = float(self.ages_s[at]), None
+            if len(known) < SINGLY and age_s > 0.0:
+                jobs = [job for job, _ in self.fleet.holdings[at] if job.attempt is not None]
+                run_time = self.run_times.of(min(jobs, key=lambda job: job.attempt.placed_at))
+            if run_time is None:
+                others.append(at)
+            else:
+                known.append((run_time, age_s))
+        return known, others
 
     # ------------------------------------------------------------------------------------------------------ in numbers
     def numbers(self, application: str) -> dict[str, Number]:
@@ -435,7 +457,12 @@ def _relaxed(chosen: Sequence[Selection]) -> dict[str, Number]:
 
 
 def open_suitability(
-    snapshot: Snapshot, policy: Policy, needs: OrderNeeds, fleet: Fleet, stopping: Set[JobId]
+    snapshot: Snapshot,
+    policy: Policy,
+    needs: OrderNeeds,
+    fleet: Fleet,
+    stopping: Set[JobId],
+    run_times: JobRunTimes,
 ) -> Suitability | None:
     """Return the suitability state for ``snapshot``; None if the policy's order ``needs`` no classifications.
 
@@ -443,4 +470,6 @@ def open_suitability(
     """
     if not snapshot.applications or not needs.classifications:
         return None
-    return Suitability(snapshot=snapshot, policy=policy, needs=needs, fleet=fleet, stopping=stopping)
+    return Suitability(
+        snapshot=snapshot, policy=policy, needs=needs, fleet=fleet, stopping=stopping, run_times=run_times
+    )

@@ -160,9 +160,8 @@ class _RemainingNeed:
     def ends_before(self, group: JobGroup, places: Places) -> Mask | None:
         """Return which of the instances ``places`` are needed by their present units for less long than a job of
         ``group`` runs; None if that is unknown."""
-        suit = self.context.suit
-        lasts_s = suit.expected_s(group.application, group.wanted) if suit is not None and places.size else None
-        return None if lasts_s is None else self._needed_s(places) < lasts_s
+        run_time = self.context.run_times.limits(group.example) if places.size else None
+        return None if run_time is None else self._needed_s(places) < run_time.median_s
 
     def _needed_s(self, places: Places) -> Amounts:
         """Return for how many seconds each of the instances is expected to be needed by its present units."""
@@ -175,13 +174,11 @@ class _RemainingNeed:
         return self._needed[places]
 
     def _remains_s(self, job: Job) -> float:
-        """Return the expected remaining run time of ``job`` in seconds.
-
-        If unknown, it equals the time run so far (Lindy); past the expected end, it equals the overrun.
-        """
-        suit, ran_s = self.context.suit, self.context.now - job.attempt.placed_at if job.attempt is not None else 0.0
-        lasts_s = suit.expected_s(job.application, job.spec.nodes.count) if suit is not None else None
-        return ran_s if lasts_s is None else abs(lasts_s - ran_s)
+        """Return the median of what is left of the run of ``job``, in seconds; if unknown, the time run so far
+        (Lindy)."""
+        ran_s = self.context.now - job.attempt.placed_at if job.attempt is not None else 0.0
+        rest_s = self.context.run_times.rest_s(job, ran_s)
+        return ran_s if rest_s is None else rest_s
 
 
 @dataclass(slots=True, eq=False)
@@ -304,7 +301,7 @@ class _PricesElsewhere:
         offers, context = self.offer_market.offers, self.context
         rented = [at for at in self.offer_market.obtainable(group) if offers[at].market is not Market.RESERVED]
         usual_s = max((offers[at].instance_type.boot_delay_s for at in rented), default=0.0)
-        runs_s = context.suit.expected_s(group.application, group.wanted) if context.suit is not None else None
+        runs_s = context.run_times.equally_likely_s(group.example)
         broken = broken_by_a_boot(usual_s, self._soonest_s().get(group.place, inf), runs_s)
         return broken <= 1.0 - context.policy.placement.confidence
 

@@ -104,12 +104,11 @@ def _reserved_on(reservations: Iterable[RoomReservation], at: int) -> Amounts:
 def _ends_before(context: PlanContext, group: JobGroup, reservation: RoomReservation) -> bool:
     """Return whether units of ``group`` end before the reserved start, with the policy's confidence.
 
-    The run time is at most ``max_runtime``, or the expected one divided by the tolerated risk (Markov's inequality).
+    The run time is at most ``max_runtime``, or what it does not exceed with that confidence.
     """
     risk, ends_in_s = 1.0 - context.policy.placement.confidence, inf
-    if context.suit is not None and group.application and not group.serves:
-        expected_s = context.suit.expected_s(group.application, group.wanted)
-        ends_in_s = inf if expected_s is None else expected_s / risk
+    if (run_time := context.run_times.limits(group.example)) is not None:
+        ends_in_s = run_time.long_s
     if group.max_runtime_s is not None:
         ends_in_s = min(ends_in_s, group.max_runtime_s)
     # The start may come earlier than expected, and moves on with each plan. What may end at any time within as long

@@ -329,7 +329,7 @@ def _launch_usd(state: ProvisioningState, group: JobGroup, count: int) -> float:
     usd_per_h = market.alone_usd_per_h(group)
     if usd_per_h <= 0.0 or not state.placement.holdback.bears_a_boot(group):
         return inf
-    runs_s = context.suit.expected_s(group.application, group.wanted) if context.suit is not None else None
+    runs_s = context.run_times.median_s(group.example)
     busy_s = context.snapshot.fleet_stats.busy_s
     usual_s = runs_s if runs_s is not None else median(busy_s) if busy_s else RUN_S
     return count * usd_per_h * (usual_s + context.quickest_s(group.resources)) / HOUR_S
