@@ -192,7 +192,7 @@ MORE: list[tuple[str, Bug, int]] = [
     ("in use", seeded_bugs.terminates_machines_in_use, 1),
     ("invariant: caps.max_jobs_per_user", seeded_bugs.ignores_max_jobs_per_user, 15),
     ("invariant: caps.max_vcpus", seeded_bugs.ignores_caps, 26),
-    ("ledger", seeded_bugs.books_machines_until_end_is_observed, 6),
+    ("ledger", seeded_bugs.books_machines_until_end_is_observed, 21),
     ("daemon spend", seeded_bugs.starts_days_too_early, 3),
     ("daemon spend", seeded_bugs.forgets_spend_before_start, 3),
     ("daemon spend", seeded_bugs.forgets_ended_machines, 112),
