@@ -189,7 +189,8 @@ class SimulatedUnit:
         spec, since = self.unit.spec, self.unit.bounded_at or self.unit.started_at
         if spec is None or since is None:
             return 0.0
-        return self.unit.cpu_before_s + max(0.0, at - since) * self.work.cpu_share * spec.resources.vcpus
+        busy_vcpus = self.work.cpu_share * min(spec.resources.vcpus, self.work.most_vcpus)
+        return self.unit.cpu_before_s + max(0.0, at - since) * busy_vcpus
 
     def output(self, stream: UnitStream, now: float) -> bytes:
         """Return its output to a stream up to a time."""

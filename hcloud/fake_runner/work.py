@@ -32,7 +32,9 @@ class Work:
     output: tuple[tuple[float, Stream, str], ...] = ()
     """(seconds after the start, stream, text)."""
     cpu_share: float = 0.8
-    """Share of the unit's vCPUs that it keeps busy."""
+    """Share of the unit's vCPUs that it keeps busy, of ``most_vcpus`` at most."""
+    most_vcpus: float = math.inf
+    """It makes no use of more."""
     memory_mib: float = 16.0
     progress_at: float | None = None
     """Constant content of its progress file; None: it grows evenly to 1."""

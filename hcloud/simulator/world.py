@@ -254,8 +254,9 @@ class World:
                 latency_ms={"99": BEST_LATENCY_RATIO * target.latency_ms},
                 load=SERVICE_LOAD,
                 promised_ms=target.latency_ms,
+                most_vcpus=task.most_vcpus,
             )
-        return Work(duration_s=task.run_s, memory_mib=memory_mib, cpu_share=use[0])
+        return Work(duration_s=task.run_s, memory_mib=memory_mib, cpu_share=use[0], most_vcpus=task.most_vcpus)
 
     def _task(self, unit: UnitSpec) -> JobTruth:
         return self._tasks[unit.profile.job_id if unit.profile else unit.id.partition(".")[0]]
@@ -390,7 +391,7 @@ class World:
         noisy = seeded_random(self.seed, "profiling", unmarked(unit.id))
         readings = tuple(self._readings(unit, task, measure, best * speed, noisy))
         vcpus, (busy, memory_mib, read, written) = unit.profile.steps_vcpus[0], task.program.use
-        use = (busy * vcpus, memory_mib, read, written)
+        use = (busy * min(vcpus, task.most_vcpus), memory_mib, read, written)
         return Findings(measure=measure, readings=readings, use=use, duration_s=profiling_s(unit.profile))
 
     def _readings(

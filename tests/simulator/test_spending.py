@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from hcloud.core.model import EventKind
 from hcloud.report.spending_accounts import Account
 from hcloud.simulator.outcome import SimulationResult, outcome_of
 from hcloud.simulator.peers import PEERS
@@ -73,6 +74,18 @@ def test_jobs_that_request_more_than_they_need_hold_beyond_their_need(tmp_path: 
     assert known.usd[Account.BEYOND_NEED] == 0.0
     held = guess.usd[Account.USED] + guess.usd[Account.BEYOND_NEED]
     assert guess.usd[Account.BEYOND_NEED] == pytest.approx(0.75 * held)
+
+
+def test_cpu_time_shows_what_jobs_need_not_what_they_hold(tmp_path: Path) -> None:
+    used_s = list[float]()
+    for needs_vcpus in (1.0, 0.25):
+        setting = Setting(workload=small(needs_vcpus=needs_vcpus), policy=policy(), cloud=CLOUD, truth=Truth())
+        (folder := tmp_path / f"{needs_vcpus:g}").mkdir()
+        with simulated(setting, folder) as simulation:
+            simulation.run()
+            ended = [each for each in simulation.events() if each.kind is EventKind.UNIT_ENDED]
+            used_s.append(sum(each.fields["cpu_s"] for each in ended))
+    assert used_s[1] == pytest.approx(used_s[0] / 4, rel=0.01)
 
 
 def test_reserved_machines_without_jobs_are_unused(tmp_path: Path) -> None:
