@@ -53,6 +53,7 @@ def solved_whole(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
     """Whether programs are solved whole."""
     if request.param != "whole":
         monkeypatch.setattr(packing, "SOLVED_WHOLE", 10)
+        monkeypatch.setattr(packing, "SOLVED_EXACTLY", 10)
         monkeypatch.setattr(packing, "SAMPLED", 15)
     return bool(request.param == "whole")
 
@@ -71,6 +72,20 @@ def test_a_solution_is_within_capacity_and_nearly_best(seed: int, room: float, s
     assert best * (1.0 - packing.GAP) - 1e-6 <= worth <= best + 1e-6
     assert bound_at(asked, found.prices) >= best - 1e-6
     assert bound_at(asked, found.prices) <= worth * (1.0 + packing.GAP) + 1e-6
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_programs_of_middle_size_are_solved_in_parts_and_as_if_whole(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = program(seed, groups=400, releases=20 * (seed % 2))
+    in_parts = solve_packing(asked)
+    monkeypatch.setattr(packing, "GAP_WHOLE", 0.0)
+    monkeypatch.setattr(packing, "SOLVED_WHOLE", 400)
+    whole = solve_packing(asked)
+    assert in_parts is not None and whole is not None
+    assert in_parts.units == pytest.approx(whole.units, abs=1e-6)
+    assert in_parts.released == pytest.approx(whole.released, abs=1e-6)
 
 
 def test_large_programs_are_solved_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:

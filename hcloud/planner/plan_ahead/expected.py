@@ -93,7 +93,7 @@ def slot_starts(horizon_s: float, first_s: float, slots: int) -> Floats:
 def overestimated(run_time: RunTimes, available_s: float, below: float) -> bool:
     """Return whether a prediction is most likely too long: it gives a run within ``available_s``, the time that the
     deadline allows, a probability below ``below`` (3Sigma §4.2.3)."""
-    return float(cumulative(run_time, np.array([available_s]))[0]) < below
+    return run_time.cdf(available_s) < below
 
 
 def point(run_time_s: float) -> RunTimes:

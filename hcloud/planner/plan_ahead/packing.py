@@ -20,14 +20,16 @@ Mask = NDArray[np.bool_]
 
 MOST_ITERATIONS = 20_000
 """Limit of the solver's steps; where it is reached, there is no solution."""
-SOLVED_WHOLE = 600
-"""Programs of no more groups are solved without a sample."""
-SAMPLED = 250
-"""About so many groups are in the sample."""
-CLEAR_BY = 0.1
-"""An option is clearly best if it is better than the next one by this part of what its capacity costs."""
-GAP, GAP_WHOLE = 0.01, 1e-4
-"""The solution may be worth less than the best one by this part; the second is of programs solved without a sample."""
+SOLVED_WHOLE, SOLVED_EXACTLY = 250, 600
+"""Programs of no more groups are solved without a sample, and those between the two to the best solution."""
+SAMPLED, LEAST_EVERY = 250, 4
+"""About so many groups are in the sample, and no more than one in so many."""
+CLEAR_BY, WIDER = 0.1, 4.0
+"""An option is clearly best if it is better than the next one by this part of what its capacity costs; where what is
+fixed so takes more than there is, by so many times as much."""
+GAP, GAP_WHOLE, GAP_EXACT = 0.01, 1e-4, 1e-9
+"""The solution may be worth less than the best one by this part: of large programs, of those solved without a sample,
+and of those between the two, where it is for rounding errors."""
 MOST_ROUNDS = 8
 _GAIN = 1e-7
 """Least gain in worth that counts, in parts of the largest worth of an option."""
@@ -100,21 +102,23 @@ class _PackingSolver:
         """See :func:`solve_packing`."""
         if (unhindered := self._unhindered()) is not None:
             return unhindered
-        program, groups = self.program, len(self.program.counts)
-        prices, gap = np.zeros(len(program.capacity)), GAP if groups > SOLVED_WHOLE else GAP_WHOLE
+        program, groups, clear_by = self.program, len(self.program.counts), CLEAR_BY
+        prices, gap = np.zeros(len(program.capacity)), GAP if groups > SOLVED_EXACTLY else GAP_EXACT
         if groups <= SOLVED_WHOLE:
-            self.open[:] = self.eligible[:] = True
+            gap, self.open[:], self.eligible[:] = GAP_WHOLE, True, True
         else:
-            every = round(groups / SAMPLED)
+            every = max(LEAST_EVERY, round(groups / SAMPLED))
             self.open[::every] = self.eligible[:] = True
             self.open_releases[::every] = True
             sampled = self._linear_program(program.capacity / every, prices)
             if sampled is None:
                 return None
             prices = sampled.prices
-            self._fix(prices)
+            self._fix(prices, clear_by)
         found: PackingSolution | None = None
-        for _ in range(MOST_ROUNDS):
+        for rounds in range(1, MOST_ROUNDS + 1):
+            if rounds == MOST_ROUNDS and (found is None or gap == GAP_EXACT):
+                self._open_all()
             fixed = np.flatnonzero(~self.open & (self.fixed >= 0))
             taken, released = self.fixed[fixed], self.fixed_releases & ~self.open_releases
             units = np.zeros(len(program.worth))
@@ -122,13 +126,18 @@ class _PackingSolver:
             left = program.capacity - program.uses.summed(units) + program.releases.summed(released.astype(np.float64))
             found = self._linear_program(left, prices)
             if found is None:
-                if self.open.all():
+                if self.open.all() and self.eligible.all():
                     return None
-                self._open_all()  # what is fixed takes more than there is
+                # What is fixed takes more than there is.
+                clear_by *= WIDER
+                if clear_by < 1.0:
+                    self._fix(prices, clear_by)
+                else:
+                    self._open_all()
                 continue
             found.units[taken], found.released[released], prices = program.counts[fixed], 1.0, found.prices
             worth = program.worth @ found.units - program.release_cost @ found.released
-            if bound_at(program, prices) <= worth * (1.0 + gap) + _GAIN * self.scale:
+            if self._all_open or bound_at(program, prices) <= worth * (1.0 + gap) + _GAIN * self.scale:
                 break
             if not self._reopen(prices):
                 self._open_all()
@@ -144,6 +153,10 @@ class _PackingSolver:
         if (program.uses.summed(units) > program.capacity).any():
             return None
         return PackingSolution(units=units, released=released, prices=np.zeros(len(program.capacity)))
+
+    @property
+    def _all_open(self) -> bool:
+        return bool(self.open.all() and self.eligible.all() and self.open_releases.all())
 
     def _open_all(self) -> None:
         self.open[:] = self.eligible[:] = self.open_releases[:] = True
@@ -161,20 +174,20 @@ class _PackingSolver:
         at[self.program.group_of[having]] = having
         return best, at
 
-    def _fix(self, prices: Floats) -> None:
+    def _fix(self, prices: Floats, clear_by: float) -> None:
         """Fix each group to its best option, or to none, where that is clear at these prices; open the others."""
         profits, gains = self._profits(prices)
         best, at = self._best(profits)
         others = profits.copy()
         others[at[at >= 0]] = _NEVER
         second = np.maximum(self._best(others)[0], 0.0)
-        doubt = np.maximum(CLEAR_BY * self.program.uses.times(prices), _GAIN * self.scale)
+        doubt = np.maximum(clear_by * self.program.uses.times(prices), _GAIN * self.scale)
         doubts = np.where(at >= 0, doubt[at], 0.0)
         pays = best > 0.0
         self.open = self.filled & (np.abs(np.where(pays, best - second, best)) < doubts)
         self.fixed = np.where(pays, at, -1)
         self.eligible = profits > (np.maximum(best, 0.0) - doubts)[self.program.group_of]
-        self.open_releases = np.abs(gains) < CLEAR_BY * self.program.releases.times(prices)
+        self.open_releases = np.abs(gains) < clear_by * self.program.releases.times(prices)
         self.fixed_releases = gains > 0.0
 
     def _reopen(self, prices: Floats) -> bool:

@@ -442,7 +442,7 @@ def _measured_stretches(known: Classification, columns: Sequence[str]) -> dict[s
 def _pending(context: PlanContext, inputs: _Inputs) -> Iterator[tuple[Job, _Planned]]:
     """Yield the jobs to plan, those with a target first, each kind in order."""
     levels = {each: at for at, each in enumerate(sorted({job.spec.priority for job, _ in inputs.candidates})[-LEVELS:])}
-    capacity = dict(inputs.capacity)
+    capacity, likely_s = dict(inputs.capacity), dict[RunTimes, float]()
     for job, group in inputs.candidates:
         where, run_time = inputs.places[group], context.run_times.of(job)
         if where is None or run_time is None:
@@ -451,7 +451,9 @@ def _pending(context: PlanContext, inputs: _Inputs) -> Iterator[tuple[Job, _Plan
         if slower is not None:
             if capacity[_BOUGHT] < where.amount:
                 continue
-            usd = where.usd_per_h * slower * run_time.likely_s / HOUR_S
+            if run_time not in likely_s:  # jobs alike share one
+                likely_s[run_time] = run_time.likely_s
+            usd = where.usd_per_h * slower * likely_s[run_time] / HOUR_S
         found = list(_options(where, usd, rented=capacity[_RENTED] > SLACK))
         worth = PRIORITY_WORTH ** levels.get(job.spec.priority, 0)
         pending = PendingJob(
