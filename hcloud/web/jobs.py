@@ -42,6 +42,7 @@ from hcloud.report.table import ReportTable
 from hcloud.store import Store
 from hcloud.web.fleet import fleet_of
 from hcloud.web.site import as_markup, form_of, is_part, page_router, pages_of
+from hcloud.web.timeline import job_phases, phase_totals, timeline_entries
 
 router = page_router()
 PAGE_ROWS = 50
@@ -243,6 +244,7 @@ def _job_values(context: ApiContext, caller: Caller, job_id: str) -> dict[str, A
     events = store.events(job_id=job.id, limit=EVENTS_MAX, kinds=_PAGE_KINDS)
     view = arrays.view(store, job, caller)
     ended = job.state in JOB_ENDED
+    phases = [] if job.is_array else job_phases(job, events, context.clock.now())
     return {
         "job": view,
         "raw": job,
@@ -251,12 +253,15 @@ def _job_values(context: ApiContext, caller: Caller, job_id: str) -> dict[str, A
         "is_waiting": not ended and job.state not in JOB_ON_INSTANCE,
         "is_ended": ended,
         "timeline": timeline,
-        "steps": timeline.steps if len(timeline.steps) <= STEPS_MAX else timeline.steps[-STEPS_MAX:],
+        "entries": timeline_entries(timeline.steps[-STEPS_MAX:]),
         "steps_before": max(0, len(timeline.steps) - STEPS_MAX),
+        "phases": phases,
+        "phase_totals": phase_totals(phases),
         "cost": next((each for each in reversed(timeline.steps) if each.code == "cost"), None),
         "forecast": _forecast(context, caller, job_id) if own and not ended else None,
         "run_time": _run_time(context, caller, job, events) if own else None,
-        "ran_s": _ran_s(job, context.clock.now()),
+        "ran_s": _ran_s(job, context.clock.now()) if ended or job.state in JOB_ON_INSTANCE else None,
+        "why_it_waits": job.wait_text.removeprefix("waiting: ") or "accepted; the next plan looks at it",
         "speeds": _speeds(job, events, snapshot) if own else [],
         "classified": next((each for each in reversed(events) if each.kind is EventKind.JOB_CLASSIFIED), None),
         "choices": _choices(events),
@@ -274,6 +279,7 @@ _PAGE_KINDS = DECISION_KINDS | {
     EventKind.JOB_PROFILED,
     EventKind.CORRECTION,
     EventKind.TARGET_MISSED,
+    EventKind.JOB_STATE,
 }
 
 

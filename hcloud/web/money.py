@@ -8,7 +8,7 @@ from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 from fastapi import Query, Request, Response
 from fastapi.responses import RedirectResponse
@@ -19,6 +19,7 @@ from hcloud.api.errors import Forbidden
 from hcloud.core.errors import BadInput
 from hcloud.core.units import parse_utc_s
 from hcloud.report import build_report, report_kinds
+from hcloud.report.grouping import zone_of
 from hcloud.report.table import ReportTable
 from hcloud.web.fleet import fleet_of
 from hcloud.web.site import form_of, page_router, pages_of
@@ -43,7 +44,16 @@ FRESH_S = 60.0
 REPORTS_KEPT = 64
 TAGS_FROM_JOBS = 200
 _Text = Annotated[str, Query(max_length=100)]
-_Key = tuple[str, str, str]
+
+
+class ReportKey(NamedTuple):
+    """Which report it is."""
+
+    name: str
+    by: str
+    period: str
+    zone: str
+    """The time zone of days."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,18 +70,18 @@ class ReportCache:
     def __init__(self, context: ApiContext) -> None:
         """Prepare; nothing is read yet."""
         self._context = context
-        self._kept: OrderedDict[_Key, KeptReport] = OrderedDict()
+        self._kept: OrderedDict[ReportKey, KeptReport] = OrderedDict()
         self._lock = threading.Lock()
-        self._computing: dict[_Key, threading.Lock] = {}
+        self._computing: dict[ReportKey, threading.Lock] = {}
 
-    def known(self, key: _Key) -> KeptReport | None:
+    def known(self, key: ReportKey) -> KeptReport | None:
         """Return a report if it is fresh enough."""
         with self._lock:
             found = self._kept.get(key)
         fresh = found is not None and 0.0 <= self._context.clock.now() - found.made_at < FRESH_S
         return found if fresh else None
 
-    def report(self, key: _Key) -> KeptReport:
+    def report(self, key: ReportKey) -> KeptReport:
         """Return a report, computed if it is not fresh. Raises BadInput."""
         with self._lock:
             turn = self._computing.setdefault(key, threading.Lock())
@@ -84,12 +94,11 @@ class ReportCache:
                 self._kept.popitem(last=False)
         return found
 
-    def _compute(self, key: _Key) -> KeptReport:
-        name, by, period = key
-        now, length_s = self._context.clock.now(), PERIODS[period][1]
-        events = self._context.store.iter_events(kinds=report_kinds(name))
+    def _compute(self, key: ReportKey) -> KeptReport:
+        now, length_s = self._context.clock.now(), PERIODS[key.period][1]
+        events = self._context.store.iter_events(kinds=report_kinds(key.name))
         since = None if length_s is None else now - length_s
-        table = build_report(name, events, now, by=by, since=since)
+        table = build_report(key.name, events, now, by=key.by, since=since, zone=key.zone)
         return KeptReport(now, table)
 
 
@@ -108,7 +117,10 @@ def show_money(
     reports = reports_of(request)
     parts = []
     for part, (heading, fixed) in PARTS.items():
-        known = reports.known(_key(part, fixed or by, period))
+        if part == "cost" and by == "day":
+            continue  # the same as the part of days
+        # Days are those of the reader's zone, which the page's script names with the request for the part.
+        known = None if fixed == "day" else reports.known(_key(part, by, period, "UTC"))
         parts.append({"name": part, "heading": heading, "shown": None if known is None else _shown(part, known)})
     runs, fleet = _runs(request), fleet_of(request)
     return pages_of(request).render(
@@ -129,18 +141,25 @@ def show_money(
 
 @router.get("/money/part/{part}")
 async def show_part(
-    request: Request, context: Context, caller: CurrentCaller, part: str, by: _Text = "user", period: _Text = "week"
+    request: Request,
+    context: Context,
+    caller: CurrentCaller,
+    part: str,
+    by: _Text = "user",
+    period: _Text = "week",
+    zone: _Text = "UTC",
 ) -> Response:
-    """Return a part of the page, computed from the event log."""
+    """Return a part of the page, computed from the event log; days are of the time ``zone``."""
     if part not in PARTS:
         raise BadInput(f"the page has no part {part!r}; it has {', '.join(PARTS)}")
     _check(by, period)
-    key = _key(part, PARTS[part][1] or by, period)
+    zone_of(zone)
+    key = _key(part, by, period, zone)
     reports = reports_of(request)
     kept = reports.known(key)
     if kept is None:
         kept = await context.long_work.result(partial(reports.report, key), at_once=caller.is_admin)
-    shown = _shown(part, kept)
+    shown = _shown(part, kept, zone, by_day=key.by == "day")
     return await run_in_threadpool(partial(pages_of(request).render, request, "_money_part.html", shown=shown))
 
 
@@ -151,22 +170,24 @@ def _check(by: str, period: str) -> None:
         raise BadInput(f"cost is not grouped by {by!r}; choose user, tag:KEY, market, day, job, task or pool")
 
 
-def _key(part: str, by: str, period: str) -> _Key:
-    return ("cost" if part == "days" else part, by, period)
+def _key(part: str, by: str, period: str, zone: str) -> ReportKey:
+    by = PARTS[part][1] or by
+    return ReportKey("cost" if part == "days" else part, by, period, zone if by == "day" else "UTC")
 
 
-def _shown(part: str, kept: KeptReport) -> dict[str, Any]:
+def _shown(part: str, kept: KeptReport, zone: str = "UTC", *, by_day: bool = False) -> dict[str, Any]:
     return {
         "part": part,
         "heading": PARTS[part][0],
         "table": kept.table,
         "made_at": kept.made_at,
-        "chart": day_chart(kept.table) if part == "days" else "",
+        "chart": day_chart(kept.table, zone) if part == "days" else "",
+        "zone": zone if by_day else "",
     }
 
 
-def day_chart(table: ReportTable) -> str:
-    """Return the cost of each day for the page's script; empty: there are fewer than two."""
+def day_chart(table: ReportTable, zone: str = "UTC") -> str:
+    """Return the cost of each day of a zone for the page's script; empty: there are fewer than two."""
     names = [column.name for column in table.columns]
     if "cost_usd" not in names:
         return ""
@@ -179,7 +200,9 @@ def day_chart(table: ReportTable) -> str:
     if len(days) < 2:
         return ""
     times = [int(parse_utc_s(f"{each}T00:00:00Z")) for each in days]
-    return json.dumps({"names": ["cost"], "y": "USD per day (UTC)", "unit": "$", "bars": True, "data": [times, costs]})
+    return json.dumps(
+        {"names": ["cost"], "y": f"USD per day ({zone})", "unit": "$", "bars": True, "data": [times, costs]}
+    )
 
 
 def tag_keys(context: ApiContext) -> list[str]:

@@ -75,7 +75,17 @@ def _environment(version: str) -> jinja2.Environment:
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
     )
-    for shown in (text.money, text.rate, text.duration, text.share, text.number, text.moment, text.cell, text.visible):
+    for shown in (
+        text.money,
+        text.rate,
+        text.duration,
+        text.share,
+        text.number,
+        text.moment,
+        text.cell,
+        text.visible,
+        text.prose,
+    ):
         made.filters[shown.__name__] = shown
     made.filters["path"] = lambda value: quote(str(value), safe="")
     made.globals.update(shapes=shapes, version=__version__, static=lambda name: f"/static/{name}?v={version}")

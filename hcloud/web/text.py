@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime
 
 from markupsafe import Markup, escape
@@ -16,6 +17,15 @@ def visible(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(each if each.isprintable() or each in "\n\t" else ascii(each)[1:-1] for each in text)
+
+
+_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?Z")
+
+
+def prose(text: str | None) -> Markup:
+    """Return a sentence of the daemon in which times (UTC) are shown in the reader's zone by the page's script."""
+    shown = str(escape(visible(text or "")))
+    return Markup(_TIME.sub(lambda found: f'<time datetime="{found[0]}">{found[0]}</time>', shown))
 
 
 def finalize(value: object) -> object:

@@ -95,9 +95,9 @@ def test_jobs_are_listed_page_by_page(fresh_site: Site) -> None:
 
 def test_jobs_are_filtered_by_state_user_name_and_tag(shown: Site) -> None:
     browser = shown.browser("eve")
-    for query, shown in (("user=ada", "index"), ("name=train", "train"), ("tag=team%3Dsearch", "index")):
+    for query, only in (("user=ada", "index"), ("name=train", "train"), ("tag=team%3Dsearch", "index")):
         page = browser.get(f"/jobs?{query}").text
-        assert [name in page for name in ("<bdi>index", "<bdi>train")] == [shown == "index", shown == "train"]
+        assert [name in page for name in ("<bdi>index", "<bdi>train")] == [only == "index", only == "train"]
     assert "No job matches" in browser.get("/jobs?user=nobody").text
     assert browser.get("/jobs?state=lost").status_code == 400
     assert browser.get("/jobs?job=2").headers["location"] == "/jobs/job-2"
@@ -147,6 +147,20 @@ def test_cost_is_shown_by_what_it_was_spent_on(shown: Site) -> None:
         assert f"<bdi>{row}" in browser.get(f"/money/part/cost?by={by}").text
     for part in ("days", "savings", "commitments"):
         assert "From the event log" in browser.get(f"/money/part/{part}").text
+
+
+def test_days_of_cost_are_those_of_the_reader_s_zone(shown: Site) -> None:
+    browser = shown.browser("eve")
+    assert "computing" in browser.get("/money?by=day").text  # the script names the zone, so no day is in the page
+    parts = {
+        zone: browser.get("/money/part/days", params={"zone": zone, "period": "all"}).text
+        for zone in ("Pacific/Kiritimati", "Pacific/Pago_Pago")
+    }
+    days = [re.findall(r"<bdi>(\d{4}-\d\d-\d\d)</bdi>", part) for part in parts.values()]
+    assert len(days[0]) == len(days[1]) == 1
+    assert days[0] > days[1]
+    assert all(f"days of {zone}." in part for zone, part in parts.items())
+    assert browser.get("/money/part/days?zone=Mars/Phobos").status_code == 400
 
 
 def test_wrong_addresses_are_answered_with_a_page(shown: Site) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from hcloud.api.job_history import Step
 from hcloud.api.turns import Busy
 from hcloud.classifier.slowdown.forecasts import NOTHING_OBSERVED
 from hcloud.core.co_runs import CoRun
@@ -23,6 +24,7 @@ from hcloud.web.fleet import FRESH_S, FleetCache, MachineUses, busy_vcpus, fleet
 from hcloud.web.heat import EarlierUse, heat_map, use_points
 from hcloud.web.machines import busy_history, neighbour_losses
 from hcloud.web.money import day_chart
+from hcloud.web.timeline import job_phases, phase_totals, timeline_entries
 from hcloud.web.what_if import WhatIfRun, WhatIfRuns
 from tests.waiting import wait_until
 from tests.web.conftest import Site, form_token
@@ -181,6 +183,35 @@ def test_earlier_use_is_read_back_from_the_log_once(fresh_site: Site) -> None:
     assert earlier.read() is None
 
 
+def test_a_job_s_life_is_cut_into_phases(site: Site) -> None:
+    job = site.deployment.store.job(site.submitted("ada"))
+
+    def state(at: float, to: str) -> Event:
+        return Event(at=at, kind=EventKind.JOB_STATE, fields={"to": to})
+
+    since = job.submitted_at
+    moves = (("queued", 1), ("awaiting_instance", 5), ("placed", 9), ("running", 10), ("queued", 20), ("running", 30))
+    events = [state(since + at, to) for to, at in moves]
+    phases = job_phases(job, events, since + 50)
+    assert [(each.kind, each.since - since, each.until - since) for each in phases] == [
+        *(("waiting", 0, 5), ("starting", 5, 10), ("running", 10, 20), ("waiting", 20, 30), ("running", 30, 50)),
+    ]
+    assert phase_totals(phases) == {"waiting": 15, "starting": 5, "running": 30}
+    ended = job_phases(replace(job, finished_at=since + 40), events, since + 50)
+    assert (ended[-1].until, job_phases(job, [], since)) == (since + 40, [])
+
+
+def test_reasons_to_wait_that_follow_each_other_are_folded() -> None:
+    def step(text: str) -> Step:
+        return Step(at=0.0, after_s=0.0, code="", text=text, numbers={})
+
+    steps = [step(each) for each in ("submitted", *(f"waiting: {at}" for at in range(6)), "placed", "waiting: a")]
+    entries = timeline_entries(steps)
+    assert [len(each.steps) for each in entries] == [1, 1, 4, 1, 1, 1]
+    assert [each.is_folded for each in entries] == [False, False, True, False, False, False]
+    assert [step for entry in entries for step in entry.steps] == steps
+
+
 def test_losses_by_neighbours_are_listed_for_the_machines_of_a_page(fresh_site: Site) -> None:
     for number in range(2):
         fresh_site.submitted("ada", name=f"pair-{number}", command=["sleep", "900"], resources={"vcpus": 0.1})
@@ -219,6 +250,13 @@ def test_a_chart_of_days_needs_two_of_them() -> None:
 )
 def test_what_could_mislead_is_made_visible(written: str, shown: str) -> None:
     assert text.visible(written) == shown
+
+
+def test_times_in_sentences_can_be_shown_in_the_reader_s_zone() -> None:
+    shown = text.prose("expected <b> at 2026-11-29T06:17:26Z; \u202e")
+    at = "2026-11-29T06:17:26Z"
+    assert shown == f'expected &lt;b&gt; at <time datetime="{at}">{at}</time>; \\u202e'
+    assert text.prose(None) == ""
 
 
 def test_numbers_have_their_units() -> None:

@@ -36,7 +36,7 @@
       axes: [{ ...axis, ...(shown.x ? { label: shown.x, scale: "x" } : {}) }, { ...axis, size: 70, label: shown.y }],
       scales: { x: { time: !shown.x }, y: { range: (_, low, high) => [Math.min(0, low), high > 0 ? high * 1.08 : 1] } },
     };
-    // Days of cost are those of UTC, wherever the reader is.
+    // Each day is one of the zone that the page names, and drawn as if it were one of UTC.
     if (shown.bars) options.tzDate = (at) => uPlot.tzDate(new Date(at * 1e3), "Etc/UTC");
     const chart = new uPlot(options, shown.data, place);
     new ResizeObserver(() => chart.setSize({ width: place.clientWidth, height: 240 })).observe(place);
@@ -61,6 +61,10 @@
     shown(event.detail.elt.parentElement || document);
     const log = event.detail.elt.closest && event.detail.elt.closest(".log");
     if (log && log.scrollHeight - log.scrollTop - log.clientHeight < 4000) log.scrollTop = log.scrollHeight;
+  });
+  // Days of cost are those of the reader's zone.
+  document.addEventListener("htmx:configRequest", (event) => {
+    if (event.detail.path.startsWith("/money/part/")) event.detail.parameters.zone = Intl.DateTimeFormat().resolvedOptions().timeZone;
   });
   // What changes something that cannot be undone asks first.
   document.addEventListener("submit", (event) => {
