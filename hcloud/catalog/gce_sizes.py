@@ -57,6 +57,14 @@ _OTHERS: Final[Mapping[str, tuple[str, float, float]]] = {
     "m1-ultramem-160": ("m1", 160, 3844),
     "m1-megamem-96": ("m1", 96, 1433.6),
 }
+_WITH_GPUS: Final[Mapping[str, tuple[str, float, float, str, int]]] = {
+    # type: (family, vCPUs, GiB, GPU, number of GPUs); "GPU machine types". Types that bring local disks are not
+    # included, as the disks are billed apart: a2-ultragpu, a3, a4, g4.
+    **{f"a2-highgpu-{n}g": ("a2", 12.0 * n, 85.0 * n, "a100", n) for n in (1, 2, 4, 8)},
+    "a2-megagpu-16g": ("a2", 96, 1360, "a100", 16),
+    **{f"g2-standard-{n}": ("g2", n, 4.0 * n, "l4", gpus)
+       for n, gpus in ((4, 1), (8, 1), (12, 1), (16, 1), (24, 2), (32, 1), (48, 4), (96, 8))},
+}  # fmt: skip
 _SHARED: Final[Mapping[str, tuple[str, float, float, float]]] = {
     # type: (family, vCPUs, billed vCPUs, GiB)
     "e2-micro": ("e2", 2, 0.25, 1),
@@ -77,6 +85,8 @@ class Shape:
     size: TypeSize
     billed_vcpus: float
     billed_gib: float
+    gpu: str = ""
+    """Kind of its GPUs, each of which is billed; empty: it has none."""
 
 
 @cache
@@ -88,6 +98,9 @@ def shapes() -> Mapping[str, Shape]:
             made[f"{family}-{series}-{count}"] = _shape(family, count, count * gib_per_vcpu)
     for name, (family, vcpus, gib) in _OTHERS.items():
         made[name] = _shape(family, vcpus, gib)
+    for name, (family, vcpus, gib, gpu, count) in _WITH_GPUS.items():
+        size = TypeSize(vcpus=vcpus, memory_mib=int(gib * 1024), gpus=count)
+        made[name] = Shape(family=family, size=size, billed_vcpus=vcpus, billed_gib=gib, gpu=gpu)
     for name, (family, vcpus, billed, gib) in _SHARED.items():
         size = TypeSize(vcpus=vcpus, memory_mib=round(gib * 1024), burstable=True)
         made[name] = Shape(family=family, size=size, billed_vcpus=billed, billed_gib=gib)
@@ -99,8 +112,14 @@ def _shape(family: str, vcpus: float, gib: float) -> Shape:
     return Shape(family=family, size=size, billed_vcpus=vcpus, billed_gib=gib)
 
 
-def whole_price(shape: Shape, vcpu_usd_per_h: float | None, gib_usd_per_h: float | None) -> float | None:
-    """Return the price of a type from the prices of its family's parts, or None if one is unknown."""
+def whole_price(
+    shape: Shape, vcpu_usd_per_h: float | None, gib_usd_per_h: float | None, gpu_usd_per_h: float | None = None
+) -> float | None:
+    """Return the price of a type from the prices of its family's parts and of a GPU, or None if one is unknown."""
+    if shape.gpu:
+        if vcpu_usd_per_h is None or gib_usd_per_h is None or gpu_usd_per_h is None:
+            return None
+        return shape.billed_vcpus * vcpu_usd_per_h + shape.billed_gib * gib_usd_per_h + shape.size.gpus * gpu_usd_per_h
     if vcpu_usd_per_h is None:
         return None
     if shape.family in WHOLE_MACHINE_FAMILIES:

@@ -38,15 +38,21 @@ _WHOLE: Final = (
     (re.compile(rf"{_USAGE}Micro Instance with burstable CPU{_WHERE}"), "f1"),
     (re.compile(rf"{_USAGE}Small Instance with 1 VCPU{_WHERE}"), "g1"),
 )
-Part = Literal["cpu", "ram"]
+_GPU: Final = re.compile(
+    rf"(?:Commitment v1: )?Nvidia (?:Tesla )?(?P<kind>[A-Z]+[0-9]+)(?P<memory> [0-9]+GB)? GPU"
+    rf"(?: attached to Spot Preemptible VMs)?{_WHERE}"
+)
+Part = Literal["cpu", "ram", "gpu"]
 
 
 def part_of(description: str) -> tuple[str, Part] | None:
     """Return the family and part in a SKU's description, or None for other SKUs.
 
-    "Spot Preemptible N2D AMD Instance Ram running in Tokyo" is the memory of n2d. Custom machines, sole tenancy,
-    premiums and accelerators are other SKUs.
+    "Spot Preemptible N2D AMD Instance Ram running in Tokyo" is the memory of n2d, "Nvidia Tesla A100 80GB GPU running
+    in Iowa" one GPU of kind a100-80gb. Custom machines, sole tenancy and premiums are other SKUs.
     """
+    if (gpu := _GPU.fullmatch(description)) is not None:
+        return f"{gpu['kind']}{gpu['memory'] or ''}".replace(" ", "-").lower(), "gpu"
     for pattern, family in _WHOLE:
         if pattern.fullmatch(description):
             return family, "cpu"
@@ -120,16 +126,19 @@ def _assemble(
     parts: Mapping[tuple[str, str, PricePlan, Part], float], regions: Collection[str], reading: PriceReading
 ) -> None:
     places: dict[str, set[tuple[str, PricePlan]]] = defaultdict(set)
-    for family, region, plan, _ in parts:
+    for family, region, plan, part in parts:
+        if part == "gpu":
+            continue
         if not regions or region in regions:
             places[family].add((region, plan))
             reading.whole.add(("gce", region, plan))
     for kind, shape in shapes().items():
         for region, plan in sorted(places.get(shape.family, ())):
             vcpu, gib = (parts.get((shape.family, region, plan, part)) for part in ("cpu", "ram"))
-            usd = whole_price(shape, vcpu, gib)
+            usd = whole_price(shape, vcpu, gib, parts.get((shape.gpu, region, plan, "gpu")))
             if usd is None:
-                reading.left_out["a family with a price of vCPUs or memory only"] += 1
+                what = "a type whose GPUs have no price there" if shape.gpu and vcpu and gib else ""
+                reading.left_out[what or "a family with a price of vCPUs or memory only"] += 1
             else:
                 reading.add(Key("gce", region, kind, plan), round(usd, 9))
                 reading.sizes["gce", kind] = shape.size

@@ -17,6 +17,10 @@ from hcloud.core.resources import GPUS_REPORTED_MAX, GpuDevice, gpu_kind
 
 CONTROL_DEVICES = ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset")
 """Device nodes that all users of GPUs share: they give access to no GPU by themselves."""
+DRIVER_PLACE = "/.hcloud/nvidia"
+"""Where units in an image find the driver's libraries and ``nvidia-smi``, which match the machine's kernel module."""
+_DRIVER_FOLDERS = ("usr/lib/x86_64-linux-gnu", "usr/lib/aarch64-linux-gnu", "usr/lib64", "usr/local/nvidia/lib64")
+_DRIVER_LIBRARIES = ("libcuda.so*", "libcudadebugger.so*", "libnvidia-*.so*", "libnvcuvid.so*")
 _DRIVER_LIMIT_S = 30
 _NODE = re.compile(r"nvidia([0-9]{1,3})")
 _SIZES = ("--query-gpu=pci.bus_id,memory.total", "--format=csv,noheader,nounits")
@@ -43,6 +47,28 @@ def devices_of(root: Path, gpus: Sequence[GpuDevice]) -> tuple[tuple[str, str], 
         return ()
     names = (*(f"nvidia{each.number}" for each in gpus), *CONTROL_DEVICES)
     return tuple((str(root / "dev" / name), f"/dev/{name}") for name in names if (root / "dev" / name).exists())
+
+
+def driver_files(root: Path) -> tuple[tuple[str, str], ...]:
+    """Return the driver's files below ``root``, links resolved, each with where a unit in an image finds it."""
+    found = dict[str, Path]()
+    for folder in _DRIVER_FOLDERS:
+        for pattern in _DRIVER_LIBRARIES:
+            for path in sorted((root / folder).glob(pattern)):
+                found.setdefault(path.name, path)
+    tool = root / "usr/bin/nvidia-smi"
+    if tool.exists():
+        found[tool.name] = tool
+    return tuple((str(path.resolve()), f"{DRIVER_PLACE}/{name}") for name, path in found.items() if path.is_file())
+
+
+def driver_environment(environment: Mapping[str, str]) -> Mapping[str, str]:
+    """Return the variables by which programs find the driver's files, added to those of a unit in an image."""
+    before = environment.get("LD_LIBRARY_PATH", "")
+    found = {"LD_LIBRARY_PATH": f"{DRIVER_PLACE}:{before}" if before else DRIVER_PLACE}
+    if path := environment.get("PATH", ""):
+        found["PATH"] = f"{path}:{DRIVER_PLACE}"
+    return found
 
 
 def gpu_environment(there: Sequence[GpuDevice], own: Sequence[GpuDevice], *, is_sandboxed: bool) -> Mapping[str, str]:

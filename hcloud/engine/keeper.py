@@ -30,7 +30,7 @@ from hcloud.engine import gang_launcher, launch, profiling
 from hcloud.engine.archive import EXPANSION_MAX, unpack
 from hcloud.engine.bootstrap import Bootstrap
 from hcloud.engine.cpu_report import pin_each, usable_cpus
-from hcloud.engine.gpus import devices_of, gpu_environment
+from hcloud.engine.gpus import devices_of, driver_environment, driver_files, gpu_environment
 from hcloud.engine.idle_keepers import GivenUnit, next_unit
 from hcloud.engine.images import image_environment, mount_image, unmount_image
 from hcloud.engine.launch import Entrance, RunningCommand
@@ -152,6 +152,7 @@ class Keeper:
             prepared=prepared,
             image_root=image_root,
             devices=devices_of(self._bootstrap.gpu_root, self._gpus),
+            driver=driver_files(self._bootstrap.gpu_root) if image_root is not None and spec.gpus else (),
         )
 
     @property
@@ -309,6 +310,8 @@ class Keeper:
     def _started(self, cell: Cell, command: tuple[str, ...], *, is_launcher: bool = False) -> RunningCommand:
         log_bytes = self._bootstrap.number("max_log_mib", 64) * MIB
         environment = cell.environment({**self._image_environment, **self._job_environment()})
+        if cell.driver:
+            environment |= driver_environment(environment)
         entrance, self._is_clear = None, False
         if self._group is not None:
             entrance = Entrance(groups=self._group.entrances, file_mib=self._file_mib)

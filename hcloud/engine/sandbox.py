@@ -19,7 +19,7 @@ from hcloud.core.processes import reap
 from hcloud.core.resources import GpuDevice
 from hcloud.engine import leftovers
 from hcloud.engine.bootstrap import Bootstrap
-from hcloud.engine.gpus import find_gpus
+from hcloud.engine.gpus import DRIVER_PLACE, find_gpus
 from hcloud.engine.limits import find_instance_cgroup, remove_found_cgroup
 from hcloud.engine.prepared_roots import READONLY_FILES, READONLY_TREES, PreparedRoot, account_files
 from hcloud.engine.syscall_filter import syscall_filter
@@ -157,6 +157,8 @@ class Cell:
     image_root: Path | None = None
     image_is_shared: bool = False
     """Whether several commands run on the same ``image_root``, one after the other: none may change it."""
+    driver: tuple[tuple[str, str], ...] = ()
+    """Files of this machine's GPU driver that it gets in an image, each with where it finds them."""
     devices: tuple[tuple[str, str], ...] = ()
     """Device nodes of this machine that it gets beside the usual ones, each with where it finds them."""
 
@@ -228,6 +230,9 @@ class Cell:
             # setpriv runs as root among the image's files: none of them may choose libraries for it.
             ours = [("preload", "/etc/ld.so.preload"), ("nsswitch.conf", "/etc/nsswitch.conf")]
             laid = [word for name, path in ours for word in ("--ro-bind", str(self.root / name), path)]
+            if self.driver:
+                whole += ["--perms", "0755", "--dir", DRIVER_PLACE]
+            laid += [word for source, place in self.driver for word in ("--ro-bind", source, place)]
             return [*whole, *tools, *laid, "--ro-bind-try", "/etc/resolv.conf", "/etc/resolv.conf"]
         arguments: list[str] = []
         if self.prepared is not None:

@@ -70,9 +70,16 @@ class LocalProvider:
             self._offer(type_name, size, market, live, now)
             for type_name, size in self._settings.types.items()
             for market in self._markets(type_name)
-            if self._host.room_for(size.vcpus, size.memory_mib, ()) > 0
+            if self._host.room_for(size.vcpus, size.memory_mib, ()) > 0 and not self._why_no_gpus(size)
         ]
         return tuple(sorted(found, key=lambda each: each.key))
+
+    def _why_no_gpus(self, size: LocalType) -> str:
+        """Return why this host has not the GPUs of a size; empty: it has, or the size has none."""
+        wanted = 0 if size.gpus is None else size.gpus.count
+        devices = Path(self._settings.gpu_root) / "dev"
+        there = next(number for number in itertools.count() if not (devices / f"nvidia{number}").exists())
+        return "" if wanted <= there else f"its driver shows {there} of {wanted} GPUs"
 
     def _markets(self, type_name: str) -> tuple[Market, ...]:
         reserved = (Market.RESERVED,) if self._settings.reserved.get(type_name) else ()
@@ -87,7 +94,10 @@ class LocalProvider:
                 provider=self.name,
                 name=type_name,
                 capacity=Resources(
-                    vcpus=size.vcpus, memory_mib=size.memory_mib, disk_gib=min(size.disk_gib, self._host.disk_gib)
+                    vcpus=size.vcpus,
+                    memory_mib=size.memory_mib,
+                    disk_gib=min(size.disk_gib, self._host.disk_gib),
+                    gpus=size.gpus,
                 ),
                 boot_delay_s=self._settings.boot_delay_s,
                 labels={**self._settings.labels, **size.labels},
@@ -118,10 +128,16 @@ class LocalProvider:
         room = self._host.room_for(size.vcpus, size.memory_mib, live)
         # A full disk is temporary; it does not limit what this host can run in general.
         room = room if has_disk_for(size.disk_gib, self._instances_dir) else 0
+        if size.gpus is not None:  # units count GPUs from 0, and would meet on the same ones
+            room = min(room, 0 if any(map(self._has_gpus, live)) else 1)
         if market is not Market.RESERVED:
             return room
         in_use = sum(each.market == market.value and each.type_name == type_name for each in live)
         return max(0, min(room, self._settings.reserved.get(type_name, 0) - in_use))
+
+    def _has_gpus(self, record: SliceRecord) -> bool:
+        size = self._settings.types.get(record.type_name)
+        return size is not None and size.gpus is not None
 
     # ---------------------------------------------------------------------------------------------------------- launch
     def launch(self, request: LaunchRequest) -> CloudInstance:
@@ -207,6 +223,8 @@ class LocalProvider:
         if size is None or market not in self._markets(name) or offer.zone != ZONE:
             known = sorted(self._settings.types)
             raise LaunchRejected(f"{self.name} has no {market.value} {name} in {offer.zone}; its types: {known}")
+        if why := self._why_no_gpus(size):
+            raise LaunchRejected(f"{self.name} cannot make a {name} here: {why}")
         if not self._room_for(name, market, live):
             free_vcpus, free_memory_mib = self._host.free(live)
             raise InsufficientCapacity(
@@ -240,7 +258,11 @@ class LocalProvider:
             "lease_s": bootstrap.lease_s,
             "isolation": bootstrap.isolation or "best_effort",
             "unit_uid_base": int(bootstrap.settings.get("unit_uid_base", 61000)) + record.place * _USERS_PER_SLICE,
-            "settings": {**bootstrap.settings, "preempt_file": str(directory.notice_file)},
+            "settings": {
+                **bootstrap.settings,
+                "preempt_file": str(directory.notice_file),
+                "gpu_root": self._settings.gpu_root,
+            },
         }
 
     def _was_started(self, directory: SliceDirectory, record: SliceRecord) -> bool:
@@ -375,6 +397,11 @@ class LocalProvider:
             self._facts = {
                 "host": f"{self._host.vcpus:g} vCPU and {self._host.memory_mib} MiB to share, prices are nominal",
                 **isolation_facts(self._cgroups, self._host, pinning=self._settings.pinning),
+                **{
+                    name: f"not offered: {why}"
+                    for name, size in self._settings.types.items()
+                    if (why := self._why_no_gpus(size))
+                },
             }
         return self._facts
 

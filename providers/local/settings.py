@@ -9,9 +9,12 @@ from typing import Any
 
 from hcloud.core.errors import ConfigError
 from hcloud.core.model import Market
+from hcloud.core.resources import Gpus, gpu_kind
 
 _USD_PER_VCPU_H = 0.04
 _USD_PER_GIB_H = 0.005
+_USD_PER_GPU_H = 0.5
+_GPUS_FORM = "gpus must be {count, kind, memory_gib}, for example {count: 1, kind: l4, memory_gib: 24}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,14 +25,18 @@ class LocalType:
     memory_mib: int
     disk_gib: float = 4.0
     price_usd_per_h: float = 0.0
-    """On-demand price; 0: the nominal one, 0.04 USD per vCPU-hour and 0.005 USD per GiB-hour."""
+    """On-demand price; 0: the nominal one, 0.04 USD per vCPU-hour, 0.005 USD per GiB-hour and 0.5 USD per GPU-hour."""
+    gpus: Gpus | None = None
+    """GPUs of this host, of which only one slice has any at a time; not offered where the driver shows fewer."""
     labels: Mapping[str, str] = field(default_factory=dict)
     """Labels of this type, in addition to those of all slices."""
 
     @property
     def nominal_usd_per_h(self) -> float:
         """The on-demand price."""
-        return self.price_usd_per_h or round(self.vcpus * _USD_PER_VCPU_H + self.memory_mib / 1024 * _USD_PER_GIB_H, 6)
+        gpus = self.gpus.count if self.gpus is not None else 0
+        nominal = self.vcpus * _USD_PER_VCPU_H + self.memory_mib / 1024 * _USD_PER_GIB_H + gpus * _USD_PER_GPU_H
+        return self.price_usd_per_h or round(nominal, 6)
 
 
 DEFAULT_TYPES: Mapping[str, LocalType] = {
@@ -73,6 +80,8 @@ class LocalSettings:
     """Name of the control group above all slices."""
     pids_max: int = 4096
     """Processes and threads per slice."""
+    gpu_root: str = "/"
+    """Below it are the device nodes of GPUs (``dev``) and what the driver says of them (``proc``)."""
     worker_memory_mib: int = 256
     """Memory of a slice's worker, in addition to that of its units."""
     worker_command: tuple[str, ...] = ()
@@ -127,7 +136,20 @@ def _positive_type(content: Mapping[str, object], where: str) -> LocalType:
     for key in ("vcpus", "memory_mib"):
         if not isinstance(content.get(key), int | float) or content[key] <= 0:  # type: ignore[operator]
             raise ConfigError(f"{key} must be a number above 0", where=where)
-    return LocalType(**{**content, "labels": _labels(content.get("labels", {}), where)})  # type: ignore[arg-type]
+    labels, gpus = _labels(content.get("labels", {}), where), _gpus(content.get("gpus"), where)
+    return LocalType(**{**content, "labels": labels, "gpus": gpus})  # type: ignore[arg-type]
+
+
+def _gpus(value: object, where: str) -> Gpus | None:
+    if value is None:
+        return None
+    if not isinstance(value, Mapping) or set(value) != {"count", "kind", "memory_gib"}:
+        raise ConfigError(_GPUS_FORM, where=where)
+    count, kind, memory_gib = value["count"], value["kind"], value["memory_gib"]
+    right = isinstance(count, int) and not isinstance(count, bool) and isinstance(kind, str) and gpu_kind(kind) == kind
+    if not right or count < 1 or not isinstance(memory_gib, int | float) or memory_gib <= 0:
+        raise ConfigError(_GPUS_FORM, where=where)
+    return Gpus(count=count, kind=kind, memory_gib=float(memory_gib))
 
 
 def _labels(value: object, where: str) -> Mapping[str, str]:

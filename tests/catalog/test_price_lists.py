@@ -142,7 +142,10 @@ def test_a_broken_product_is_refused(answer: str) -> None:
         ("Sole Tenancy Premium for N2 Sole Tenancy Instance Core running in Americas", None),
         ("DWS Defined Duration N2 Instance Core running in Americas", None),
         ("Spot Preemptible M3 Memory-optimized Instance Ram running in Tokyo", None),
-        ("Nvidia Tesla T4 GPU running in Americas", None),
+        ("Nvidia Tesla T4 GPU running in Americas", ("t4", "gpu")),
+        ("Nvidia Tesla A100 80GB GPU attached to Spot Preemptible VMs running in Iowa", ("a100-80gb", "gpu")),
+        ("Commitment v1: Nvidia L4 GPU in Iowa for 1 Year", ("l4", "gpu")),
+        ("Nvidia H100 80GB GPU attached to DWS Defined Duration VMs running in Americas", None),
         ("Network Internet Egress from Americas to China", None),
     ],
 )
@@ -190,6 +193,17 @@ def test_free_foreign_and_monthly_skus_are_left_out() -> None:
         "no valid price (zero, negative or too high)",
         "per mo, not per hour",
     ]
+
+
+def test_types_with_gpus_cost_their_parts_and_each_gpu() -> None:
+    parts = [sku("G2 Instance Core running in Americas", 0.025), sku("G2 Instance Ram running in Americas", 0.003)]
+    found = of_skus(*n2_skus(), *parts, sku("Nvidia L4 GPU running in Americas", 0.56))
+    price = found.quotes[Key("gce", "us-central1", "g2-standard-24", PricePlan.ON_DEMAND)].usd_per_h
+    assert price == pytest.approx(24 * 0.025 + 96 * 0.003 + 2 * 0.56)
+    assert found.sizes["gce", "g2-standard-24"].gpus == 2
+    without = of_skus(*n2_skus(), *parts)
+    assert not [key for key in without.quotes if key.type.startswith("g2-")]
+    assert without.left_out["a type whose GPUs have no price there"] == 8
 
 
 @pytest.mark.parametrize("skus", [[], [{}], [{"category": {"resourceFamily": "Compute", "usageType": "OnDemand"}}]])

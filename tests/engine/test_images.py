@@ -2,10 +2,12 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.engine.alone import run_alone
+from tests.engine.test_gpus import machine_root
 from tests.engine.tiny_image import containers_of, tiny_image
 from tests.machine import needs_podman
 
@@ -38,6 +40,25 @@ def test_image_is_not_changed_by_a_job(tmp_path: Path, image: str) -> None:
 def test_command_that_the_image_lacks_is_said(tmp_path: Path, image: str) -> None:
     found = run_alone(tmp_path, ("python3",), image=image)
     assert found.exit["cause"] == "start_refused" and "'python3'" in found.exit["detail"]
+
+
+@needs_podman
+def test_a_unit_with_gpus_finds_the_driver_of_its_machine_in_an_image(tmp_path: Path, image: str) -> None:
+    root = machine_root(tmp_path / "host")
+    libraries = root / "usr/lib/x86_64-linux-gnu"
+    libraries.mkdir(parents=True)
+    (libraries / "libcuda.so.535.1").write_text("the driver's\n")
+    (libraries / "libcuda.so.1").symlink_to("libcuda.so.535.1")
+    (libraries / "libc.so.6").touch()
+    for name in ("with", "libc", "without"):
+        (tmp_path / name).mkdir()
+    unit: dict[str, Any] = {"image": image, "settings": {"gpu_root": str(root)}, "env": {"LD_LIBRARY_PATH": "/own"}}
+    files = ("/.hcloud/nvidia/libcuda.so.1", "/proc/self/environ")
+    found = run_alone(tmp_path / "with", ("/bin/cat", *files), gpus=(1,), **unit)
+    assert found.stdout.startswith("the driver's\n") and "LD_LIBRARY_PATH=/.hcloud/nvidia:/own\0" in found.stdout
+    assert run_alone(tmp_path / "libc", ("/bin/cat", "/.hcloud/nvidia/libc.so.6"), gpus=(1,), **unit).stdout == ""
+    without = run_alone(tmp_path / "without", ("/bin/cat", *files), **unit)
+    assert "the driver's" not in without.stdout and "LD_LIBRARY_PATH=/own\0" in without.stdout
 
 
 def test_image_without_podman_is_refused_in_one_sentence(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ import pytest
 
 from hcloud.core.errors import ConfigError, InsufficientCapacity, LaunchRejected, ProviderUnavailable
 from hcloud.core.model import Market
+from hcloud.core.resources import Gpus
 from hcloud.provider import CloudInstance, CloudState
 from providers.local import LocalProvider
 from providers.local.slices import ProcessIdentity, SliceDirectory, write_json
@@ -278,6 +279,31 @@ def test_reserved_slices_are_as_many_as_set(bench: LocalBench) -> None:
         provider.launch(bench.request(offer=replace(reserved, market=Market.SPOT)))
 
 
+def test_one_slice_at_a_time_has_the_gpus_and_a_host_without_them_offers_none(
+    bench: LocalBench, tmp_path: Path
+) -> None:
+    gpus = {"count": 2, "kind": "t4", "memory_gib": 16}
+    types = {
+        "local.gpu": {"vcpus": 0.1, "memory_mib": 64, "gpus": gpus},
+        "local.tiny": {"vcpus": 0.1, "memory_mib": 64},
+    }
+    (tmp_path / "dev").mkdir()
+    (tmp_path / "dev/nvidia0").touch()
+    settings = {"types": types, "gpu_root": str(tmp_path), "markets": ["on_demand"]}
+    lacking = bench.build(settings)
+    assert [each.instance_type.name for each in lacking.offers()] == ["local.tiny"]
+    assert lacking.facts()["local.gpu"] == "not offered: its driver shows 1 of 2 GPUs"
+    (tmp_path / "dev/nvidia1").touch()
+    provider = bench.build(settings)
+    offer = provider.offers()[0]
+    assert offer.instance_type.capacity.gpus == Gpus(count=2, kind="t4", memory_gib=16.0) and offer.available == 1
+    first = provider.launch(bench.request(offer=offer))
+    gpu, tiny = provider.offers()
+    assert gpu.available == 0 and tiny.available
+    provider.terminate([first.provider_id])
+    assert provider.offers()[0].available == 1
+
+
 def test_slices_get_user_ranges_of_their_own(bench: LocalBench) -> None:
     machines = [bench.provider.launch(bench.request()) for _ in range(3)]
     orders = [json.loads(bench.directory(each.provider_id).bootstrap_file.read_text()) for each in machines]
@@ -291,6 +317,7 @@ def test_slices_get_user_ranges_of_their_own(bench: LocalBench) -> None:
         ({"types": {"x": {"vcpus": 1, "memory_mib": 64, "dsk_gib": 1}}}, "did you mean 'disk_gib'"),
         ({"types": {"x": {"vcpus": 0, "memory_mib": 64}}}, "vcpus must be a number above 0"),
         ({"types": {}}, "types must map names"),
+        ({"types": {"x": {"vcpus": 1, "memory_mib": 64, "gpus": 2}}}, "gpus must be {count, kind, memory_gib}"),
         ({"markets": ["reserved"]}, "markets must be a list of"),
         ({"reserved": {"local.huge": 1}}, "reserved names the unknown type 'local.huge'"),
         ({"oversubscription": -1}, "oversubscription must be a number above 0"),
