@@ -16,6 +16,7 @@ from hcloud.cli.arguments import duration_s
 from hcloud.cli.completing import instance_ids
 from hcloud.cli.config import load_with_policy
 from hcloud.cli.output import FiniteRange, format_option, span, stop_when_unread, usd, when, write_json, write_rows
+from hcloud.cli.waiting_line import working
 from hcloud.client.connection import Connection
 from hcloud.config import Config, find_config
 from hcloud.core.clock import Clock, SystemClock, holds_within
@@ -218,7 +219,9 @@ def wait_until_gone(wanted: set[str], wait_s: float, live: Callable[[], set[str]
         left.intersection_update(live())
         return not left
 
-    if not holds_within(gone, wait_s, LOOK_AGAIN_S):
+    with working(lambda: f"{len(wanted) - len(left)} of {len(wanted)} machines have ended"):
+        are_gone = holds_within(gone, wait_s, LOOK_AGAIN_S)
+    if not are_gone:
         names = ", ".join(sorted(left)[:5]) + (", ..." if len(left) > 5 else "")
         raise MachinesStillUp(f"{len(left)} of {len(wanted)} machines had not ended after {wait_s:g} s: {names}")
 

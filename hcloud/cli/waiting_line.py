@@ -109,8 +109,11 @@ def _bar(tasks: Mapping[str, int]) -> str:
 
 
 @contextmanager
-def working(what: str) -> Iterator[None]:
-    """Show that work goes on, and for how long, if it takes over ``BUSY_AFTER_S``; on terminals only."""
+def working(what: str | Callable[[], str]) -> Iterator[None]:
+    """Show that work goes on, and for how long, if it takes over ``BUSY_AFTER_S``; on terminals only.
+
+    ``what``: what is done; called again each time the line is drawn if it says how far it is.
+    """
     if not sys.stderr.isatty():
         yield
         return
@@ -124,13 +127,14 @@ def working(what: str) -> Iterator[None]:
         drawing.join()
 
 
-def _turn(what: str, done: threading.Event) -> None:
+def _turn(what: str | Callable[[], str], done: threading.Event) -> None:
     elapsed_s, step_s = BUSY_AFTER_S, 0.25
     if done.wait(BUSY_AFTER_S):
         return
     while True:
         turn = _TURNS[round(elapsed_s / step_s) % len(_TURNS)]
-        sys.stderr.write(f"{_CLEAR}{turn} {what} {span(elapsed_s)}")
+        said = what if isinstance(what, str) else what()
+        sys.stderr.write(f"{_CLEAR}{turn} {said} {span(elapsed_s)}")
         sys.stderr.flush()
         if done.wait(step_s):
             sys.stderr.write(_CLEAR)

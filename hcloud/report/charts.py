@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from hcloud.core.errors import BadInput
 from hcloud.plots import COLOURS, ROW_IN, label, name_rows, new_figure, time_unit
-from hcloud.report.table import ReportTable, Value
+from hcloud.report.table import ReportTable, Value, columns
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -36,6 +36,12 @@ class Panel:
         return (*self.bars, *self.dots)
 
 
+_FOCUS_CATEGORIES: Final = ("Committed", "Standard", "Dynamic")
+_RUN_TIMES: Final = (
+    Panel(axis="runs within the 80 % limit", dots=("within_80_pct",), unit="%", limit=80.0),
+    Panel(axis="runs within the 90 % limit", dots=("within_90_pct",), unit="%", limit=90.0),
+    Panel(axis="runs within a factor of 2", dots=("within_factor_2_pct",), unit="%", limit=100.0),
+)
 _MET: Final = Panel(axis="targets met", dots=("target_met_pct",), unit="%", limit=100.0)
 _PANELS: Final[Mapping[str, Sequence[Panel]]] = {
     "cost": (
@@ -67,11 +73,16 @@ _PANELS: Final[Mapping[str, Sequence[Panel]]] = {
     "accuracy": (
         Panel(axis="error of predictions", bars=("mean_error_pct",), dots=("p90_error_pct",), unit="%"),
         Panel(axis="within the 80 % limits", dots=("within_limits_pct",), unit="%", limit=80.0),
+        *_RUN_TIMES,
     ),
     "decisions": (
         Panel(axis="cost", bars=("best_cost_usd",), dots=("cost_usd",), unit="USD"),
         Panel(axis="cost", bars=("cost_usd",), dots=("regret_usd",), unit="USD"),
         Panel(axis="run time", bars=("best_run_s",), dots=("run_s",), unit="s"),
+    ),
+    "run-times": _RUN_TIMES,
+    "focus": (
+        Panel(axis="cost by pricing category", bars=("committed_usd", "standard_usd", "dynamic_usd"), unit="USD"),
     ),
     "right-sizing": (
         Panel(axis="vCPUs", bars=("needed_vcpus",), dots=("asked_vcpus",)),
@@ -89,7 +100,7 @@ def report_figure(name: str, table: ReportTable, performance: ReportTable | None
 
     Raises BadInput if it has no rows, or nothing to draw.
     """
-    tables = [table, *table.further]
+    tables = [_charges_by_day(table) if name == "focus" else table, *table.further]
     drawn = [(each, _panels_of(name, each)) for each in tables if each.rows]
     if performance is not None and drawn:
         drawn[0] = (_with_targets(drawn[0][0], performance), [*drawn[0][1], _MET])
@@ -108,6 +119,21 @@ def report_figure(name: str, table: ReportTable, performance: ReportTable | None
             _draw(axes, panel, rows)
         name_rows(plots[0], [label(str(row[each.columns[0].name]), 36) for row in rows])
     return figure
+
+
+def _charges_by_day(charges: ReportTable) -> ReportTable:
+    """Return the sum of the effective cost of FOCUS charges by day (UTC) and pricing category."""
+    names = [column.name for column in charges.columns]
+    day, category, cost = (names.index(each) for each in ("ChargePeriodStart", "PricingCategory", "EffectiveCost"))
+    sums = dict[str, dict[str, float]]()
+    for row in charges.rows:
+        by_category = sums.setdefault(str(row[day])[:10], dict.fromkeys(_FOCUS_CATEGORIES, 0.0))
+        by_category[str(row[category])] += float(row[cost] or 0.0)
+    return ReportTable(
+        title=charges.title,
+        columns=columns("day", *(f"{each.lower()}_usd" for each in _FOCUS_CATEGORIES)),
+        rows=tuple((at, *by_category.values()) for at, by_category in sorted(sums.items())),
+    )
 
 
 def _panels_of(name: str, table: ReportTable) -> list[Panel]:

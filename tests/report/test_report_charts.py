@@ -48,6 +48,27 @@ def test_other_reports_are_drawn_with_their_units(log: LogBuilder, name: str) ->
     assert all(axes.get_xlabel() for axes in figure.axes)
 
 
+def test_charges_are_drawn_by_day_and_add_up_to_the_cost(log: LogBuilder) -> None:
+    charges, cost = (build_report(name, iter(log.events), 4 * HOUR) for name in ("focus", "cost"))
+    [axes] = report_figure("focus", charges).axes
+    assert [each.get_text() for each in axes.get_yticklabels()] == ["1970-01-01"]
+    total = cost.total
+    assert total is not None
+    assert sum(bar.get_width() for bar in axes.patches) == pytest.approx(total[2])
+    assert axes.get_xlabel() == "cost by pricing category, USD"
+
+
+def test_predicted_run_times_stand_beside_what_their_limits_say() -> None:
+    names = columns("history", "runs", "within_factor_2_pct", "within_80_pct", "within_90_pct", "log_pinball")
+    table = ReportTable(title="Run times", columns=names, rows=(("2 to 4", 9, 88.9, 77.8, None, 0.1),))
+    within_80, within_90, within_factor = report_figure("run-times", table).axes
+    assert [each.get_xlabel() for each in (within_80, within_90, within_factor)] == [
+        *("runs within the 80 % limit, %", "runs within the 90 % limit, %", "runs within a factor of 2, %"),
+    ]
+    assert [list(line.get_xdata()) for line in within_80.lines] == [[77.8], [80.0, 80.0]]
+    assert [list(line.get_xdata()) for line in within_90.lines] == [[], [90.0, 90.0]]
+
+
 def test_long_tables_are_cut_and_say_so_and_of_days_the_last_are_drawn() -> None:
     def table(first: str) -> ReportTable:
         rows: tuple[Row, ...] = tuple((f"{first}-{at}", float(at)) for at in range(ROWS_MOST + 10))
