@@ -32,6 +32,7 @@ from hcloud.core.bucket_urls import parse_bucket_url
 from hcloud.core.clock import Clock
 from hcloud.core.errors import ConfigError, ProviderUnavailable
 from hcloud.fake_runner.runner import FakeRunner
+from hcloud.image_registries import ImageRegistries
 from hcloud.notifications import Outbox, Sender
 from hcloud.observe.bucket_outputs import BucketOutputs
 from hcloud.observe.checkpoint_archive import CheckpointArchive
@@ -293,6 +294,11 @@ def _observer(
     checkpoints = None if outputs is None else _checkpoint_archive(config, runner, clock)
     units = UnitObserver(runner=runner, logs=logs, unit_index=unit_index, outputs=outputs, checkpoints=checkpoints)
     return Observer(store=store, clock=clock, instances=instances, units=units, unit_index=unit_index)
+
+
+def image_registries(config: Config, clock: Clock) -> ImageRegistries:
+    """Return what asks registries for images."""
+    return ImageRegistries(clock, config.images.private_registries, config.images.ask_registries)
 
 
 def bucket_access(config: Config, clock: Clock) -> BucketAccess:

@@ -14,12 +14,13 @@ from hcloud.api.auth import Caller
 from hcloud.api.telemetry import Telemetry
 from hcloud.api.turns import LongWork
 from hcloud.buckets import BucketAccess
-from hcloud.core.clock import Clock
+from hcloud.core.clock import Clock, SystemClock
 from hcloud.core.errors import BadInput, SecretUnreadable
 from hcloud.core.estimates import Classification
 from hcloud.core.model import InstanceId, Job, JobId, JobSpec, Offer
 from hcloud.forecast.runtimes.distribution import RunTimes
 from hcloud.forecast.use_history import UseHistory
+from hcloud.image_registries import ImageRegistries
 from hcloud.planner.due_times import DueTime
 from hcloud.planner.plan import PlannedStart
 from hcloud.planner.run_times import NO_RUN_TIMES, RunTimeForecasts
@@ -173,6 +174,8 @@ class ApiContext:
     """Encrypts a user's secrets, by name of the variable. Raises SecretUnreadable if the key cannot be used."""
     buckets: BucketAccess | None = None
     """What is in buckets of which users; None: there are none."""
+    images: ImageRegistries = field(default_factory=lambda: ImageRegistries(SystemClock(), is_asked=False))
+    """Whether container images are there."""
     seen_at: Callable[[], Mapping[InstanceId, float]] = dict
     """Returns when workers last answered (Unix seconds), by instance."""
     snapshot: Callable[[], Snapshot] = lambda: Snapshot(now=0.0)

@@ -27,6 +27,7 @@ from hcloud.apply.kept_checkpoints import kept_checkpoint
 from hcloud.buckets import BucketProblem
 from hcloud.core.dependencies import DependencyError, Ending, Upstream, holds, resolve_names
 from hcloud.core.errors import BadInput, ConfigError, NotFound, Refused
+from hcloud.core.image_names import IMAGE_LOGIN
 from hcloud.core.model import JOB_ENDED, JOB_ON_INSTANCE, Job, JobSpec, JobState
 from hcloud.planner.due_times import critical_path
 from hcloud.planner.gpu_refusals import why_no_gpus
@@ -34,6 +35,7 @@ from hcloud.planner.placement.room_reservation import PLANNED
 from hcloud.planner.run_times import forecast_line
 from hcloud.planner.text import seconds
 from hcloud.provider import Stream
+from hcloud.spec.job_variables import REFERENCE_MARK
 from hcloud.spec.jobfile import JobFile
 from hcloud.spec.validation import counted
 from hcloud.store import Submission
@@ -134,6 +136,8 @@ def build_spec(context: ApiContext, caller: Caller, index: int, job: JobFile) ->
             raise BadInput(f"body[{index}].job.{error}") from error
     if spec.resources.gpus is not None and (problem := _why_no_gpus(context, spec)):
         raise BadInput(f"body[{index}].job.resources.gpus: {problem}")
+    if spec.image is not None:
+        _check_image(context, spec.image, job.secret_values().get(IMAGE_LOGIN, ""), index)
     if context.buckets is not None:
         # What it waits for, or another run of it, may only write them.
         exist = not spec.after and job.schedule is None
@@ -148,6 +152,16 @@ def build_spec(context: ApiContext, caller: Caller, index: int, job: JobFile) ->
             "PUT it to /v1/uploads first"
         )
     return spec
+
+
+def _check_image(context: ApiContext, image: str, login: str, index: int) -> None:
+    """Ask an image's registry for it. Raises BadInput: it has none such. Logins in secret managers are not read."""
+    if login.startswith(REFERENCE_MARK):
+        return
+    try:
+        context.images.check(image, login)
+    except BadInput as error:
+        raise BadInput(f"body[{index}].job.image: {error}") from error
 
 
 def _why_no_gpus(context: ApiContext, spec: JobSpec) -> str:

@@ -360,6 +360,16 @@ class FilesSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=_STRICT)
+class ImagesSettings:
+    """Whether container images are there is asked of their registries when jobs are submitted."""
+
+    ask_registries: bool = True
+    """false: a missing image shows only on the machine."""
+    private_registries: tuple[Url, ...] = ()
+    """Registries at addresses that are not public, or without TLS, to ask too: https://HOST:PORT or http://HOST:PORT."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, config=_STRICT)
 class SecretsSettings:
     """Secrets of jobs in secret managers, which the daemon reads with its own credentials when a job starts."""
 
@@ -405,6 +415,8 @@ class Config:
     """Sources of prices."""
     retention: RetentionSettings = RetentionSettings()
     """How long records are kept."""
+    images: ImagesSettings = ImagesSettings()
+    """Container images of jobs."""
     files: FilesSettings = FilesSettings()
     """Files of jobs in buckets."""
     notifications: tuple[NotificationTarget, ...] = ()

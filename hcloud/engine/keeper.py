@@ -23,6 +23,7 @@ from typing import Any
 
 from hcloud.core.clock import Clock, SystemClock
 from hcloud.core.errors import InputsFailed, UnitRefused, defect_text
+from hcloud.core.image_names import IMAGE_LOGIN
 from hcloud.core.model import FailureCause
 from hcloud.core.resources import GpuDevice
 from hcloud.core.task_runs import UnitTasks
@@ -133,7 +134,7 @@ class Keeper:
         spec = self._spec
         image_root = None
         if spec.image is not None:
-            image_root = mount_image(self._isolation, spec.image, self._unit.id)
+            image_root = mount_image(self._isolation, spec.image, self._unit.id, spec.env.get(IMAGE_LOGIN, ""))
             self._image_environment = image_environment(self._isolation, spec.image)
         self._unpack(self._unit.path / WORKDIR, root / "job", self._workdir_bytes)
         if spec.inputs is not None:
@@ -407,7 +408,8 @@ class Keeper:
             "HCLOUD_MEMORY_MIB": str(resources.memory_mib),
         }
         gpus = gpu_environment(self._isolation.gpus, self._gpus, is_sandboxed=self._isolation.bwrap is not None)
-        return ours | dict(self._spec.env) | {**gpus, "HCLOUD_UNIT_MARK": self._unit.mark}
+        env = {name: value for name, value in self._spec.env.items() if name != IMAGE_LOGIN}
+        return ours | env | {**gpus, "HCLOUD_UNIT_MARK": self._unit.mark}
 
     # ---------------------------------------------------------------------------------------------------------- watch
     def _watch(self, running: RunningCommand | Measurement) -> None:

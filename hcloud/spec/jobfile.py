@@ -24,7 +24,7 @@ from hcloud.core.arrays import FORMS, TASKS_MOST, TaskList, matrix_size, parse_i
 from hcloud.core.cron import check_cron
 from hcloud.core.dependencies import DEPENDENCIES_MOST, ENDINGS_AWAITED, Ending
 from hcloud.core.errors import ConfigError
-from hcloud.core.image_names import image_name
+from hcloud.core.image_names import IMAGE_LOGIN, image_name
 from hcloud.core.model import (
     BatchTarget,
     BestEffortTarget,
@@ -642,7 +642,17 @@ class JobFile(JobFilePart):
         if env + sum(len(each.encode()) for each in self.command) > PROGRAM_BYTES_MAX:
             limit = f"{PROGRAM_BYTES_MAX >> 20} MiB"
             raise AtKey("env", f"and command must be at most {limit} long together; put large values into a file")
+        if IMAGE_LOGIN in self.env:
+            self._check_login(self.env[IMAGE_LOGIN])
         return self
+
+    def _check_login(self, login: str | SecretPart) -> None:
+        if self.image is None:
+            raise AtKey("env", f"has {IMAGE_LOGIN}, the login for an image's registry; name the image, or leave it out")
+        if not isinstance(login, SecretPart):
+            raise AtKey("env", f"has {IMAGE_LOGIN} as plain text; make it a secret, {{secret_from: env:NAME}}")
+        if login.secret is not None and ":" not in login.secret:
+            raise AtKey("env", f"has {IMAGE_LOGIN} without a colon; it must be USER:PASSWORD")
 
     @model_validator(mode="after")
     def _possible(self) -> JobFile:

@@ -6,10 +6,12 @@ from typing import Any
 
 import pytest
 
+from hcloud.core.image_names import IMAGE_LOGIN
 from tests.engine.alone import run_alone
 from tests.engine.test_gpus import machine_root
-from tests.engine.tiny_image import containers_of, tiny_image
+from tests.engine.tiny_image import containers_of, podman, tiny_image
 from tests.machine import needs_podman
+from tests.registry import FakeRegistry
 
 IMAGE = "localhost/hcloud-test-tiny:1"
 
@@ -64,3 +66,24 @@ def test_a_unit_with_gpus_finds_the_driver_of_its_machine_in_an_image(tmp_path: 
 def test_image_without_podman_is_refused_in_one_sentence(tmp_path: Path) -> None:
     found = run_alone(tmp_path, ("/bin/cat", "/note"), image=IMAGE, without=("podman",))
     assert "container images need podman" in found.refused
+
+
+@needs_podman
+def test_an_image_of_a_registry_is_fetched_with_the_job_s_login_which_its_program_does_not_see(
+    tmp_path: Path, image: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    podman("push", image, f"dir:{tmp_path / 'pushed'}")
+    with FakeRegistry({"team/tool": tmp_path / "pushed"}, login="ann:correct-horse").serve() as registry:
+        (tmp_path / "registries.conf").write_text(f'[[registry]]\nlocation = "{registry.address}"\ninsecure = true\n')
+        monkeypatch.setenv("CONTAINERS_REGISTRIES_CONF", str(tmp_path / "registries.conf"))
+        name = f"{registry.address}/team/tool:1"
+        try:
+            for login, code in (("ann:guess", None), ("ann:correct-horse", 0)):
+                folder = tmp_path / login.replace(":", "-")
+                folder.mkdir()
+                found = run_alone(folder, ("/bin/cat", "/proc/self/environ"), image=name, env={IMAGE_LOGIN: login})
+                assert found.exit.get("exit_code") == code
+                assert login not in found.stdout
+                assert "guess" not in str(found.exit.get("detail"))
+        finally:
+            podman("rmi", "--force", name)

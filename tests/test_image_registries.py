@@ -1,0 +1,78 @@
+"""Whether an image is there is known before anything is rented; what cannot be known is no problem."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from hcloud.core.clock import ManualClock
+from hcloud.core.errors import BadInput
+from hcloud.core.image_names import image_place
+from hcloud.image_registries import FOUND_FOR_S, ImageRegistries
+from tests.registry import FakeRegistry
+
+
+@pytest.fixture
+def registry(tmp_path: Path) -> Iterator[FakeRegistry]:
+    (tmp_path / "manifest.json").write_text(json.dumps({"mediaType": "application/vnd.oci.image.manifest.v1+json"}))
+    with FakeRegistry({"team/tool": tmp_path}).serve() as served:
+        yield served
+
+
+def asking(registry: FakeRegistry) -> ImageRegistries:
+    return ImageRegistries(ManualClock(0.0), (f"http://{registry.address}",))
+
+
+def test_an_image_that_is_there_is_asked_for_once_a_while(registry: FakeRegistry) -> None:
+    found = asking(registry)
+    for _ in range(2):
+        found.check(f"{registry.address}/team/tool:1")
+    assert registry.asked == ["HEAD /v2/team/tool/manifests/1"]
+    found.clock.advance(FOUND_FOR_S)  # type: ignore[attr-defined]
+    found.check(f"{registry.address}/team/tool:1")
+    assert len(registry.asked) == 2
+
+
+@pytest.mark.parametrize("image", ["team/tool:2", "team/toool"])
+def test_an_image_that_is_not_there_is_one_sentence(registry: FakeRegistry, image: str) -> None:
+    with pytest.raises(BadInput, match=r"^image 127\.0\.0\.1:\d+/team/tooo?l has no '(2|latest)', or does not exist$"):
+        asking(registry).check(f"{registry.address}/{image}")
+
+
+def test_a_private_image_needs_its_login(registry: FakeRegistry) -> None:
+    registry.login = "ann:correct-horse"
+    image = f"{registry.address}/team/tool:1"
+    asking(registry).check(image, "ann:correct-horse")
+    with pytest.raises(BadInput, match=r"cannot be read without a login \(secret HCLOUD_IMAGE_LOGIN: USER:PASSWORD"):
+        asking(registry).check(image)
+    with pytest.raises(BadInput, match="cannot be read with the login") as caught:
+        asking(registry).check(image, "ann:guess-work")
+    assert "guess-work" not in str(caught.value)
+
+
+def test_no_address_of_a_private_network_is_asked_for_a_user(registry: FakeRegistry) -> None:
+    ImageRegistries(ManualClock(0.0)).check(f"{registry.address}/team/none:1")
+    ImageRegistries(ManualClock(0.0), (f"http://{registry.address}",), is_asked=False).check(f"{registry.address}/x")
+    ImageRegistries(ManualClock(0.0)).check("localhost/only/here:1")
+    assert registry.asked == []
+
+
+def test_a_token_is_fetched_from_no_private_address_either(registry: FakeRegistry, tmp_path: Path) -> None:
+    with FakeRegistry({}, login="a:b").serve() as inner:
+        registry.login = "ann:x"
+        address, registry.address = registry.address, inner.address  # where it says that tokens are
+        ImageRegistries(ManualClock(0.0), (f"http://{address}",)).check(f"{address}/team/tool:1", "ann:x")
+        assert inner.asked == []
+
+
+def test_a_registry_that_does_not_answer_keeps_no_job_away(registry: FakeRegistry) -> None:
+    ImageRegistries(ManualClock(0.0), ("http://127.0.0.1:9",)).check("127.0.0.1:9/team/tool:1")
+
+
+def test_names_without_a_registry_are_those_of_docker() -> None:
+    named = ("debian:12", "team/tool", "host.example/x@sha256:" + "0" * 64, "localhost/x", "localhost:5000/x:1")
+    full = [place.full_name() if (place := image_place(each)) else None for each in named]
+    assert full == [
+        "docker.io/library/debian:12", "docker.io/team/tool:latest", named[2], None, "localhost:5000/x:1"
+    ]  # fmt: skip
