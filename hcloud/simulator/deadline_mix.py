@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from hcloud.core.errors import NoJobs
 from hcloud.core.model import BatchTarget, BestEffortTarget, JobSpec, Nodes, Resources
 from hcloud.core.pricing import HOUR_S
 from hcloud.forecast.runtimes.features import RunFeatures
@@ -35,6 +36,8 @@ NUMBER_TAG = "number"
 SHORTEST_S, LONGEST_S = 20.0, 3 * HOUR_S
 LARGEST_SHARE = 0.03
 """No job is more than this part of all work."""
+_MOST_TOO_LARGE = 2_000
+"""So many jobs in a row that are more than that are drawn at most."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,7 +109,7 @@ def make_trace(
     nodes: int = NODES,
 ) -> JobTrace:
     """Return the workload of a seed. ``load``: work offered, in parts of what ``nodes`` can do; on fewer nodes than
-    the paper's, jobs are as much smaller."""
+    the paper's, jobs are as much smaller. Raises NoJobs where hardly any job is small enough for that."""
     rng, span_s = np.random.default_rng([seed, 3]), hours * HOUR_S
     programs = [_program(number, rng, nodes) for number in range(PROGRAMS)]
     past = [programs[int(rng.integers(PROGRAMS))] for _ in range(round(past_runs * PROGRAMS))]
@@ -156,13 +159,17 @@ def _draw(
     programs: Sequence[_TracedProgram], rng: np.random.Generator, work_s: float
 ) -> list[tuple[_TracedProgram, float]]:
     """Return runs that are ``work_s`` node-seconds in all."""
-    found, done_s = list[tuple[_TracedProgram, float]](), 0.0
+    found, done_s, too_large = list[tuple[_TracedProgram, float]](), 0.0, 0
     while done_s < work_s:
         program = programs[int(rng.integers(len(programs)))]
         run_s = program.draw(rng)
         if run_s * program.nodes <= 2 * LARGEST_SHARE * work_s:
             found.append((program, run_s))
-            done_s += run_s * program.nodes
+            done_s, too_large = done_s + run_s * program.nodes, 0
+            continue
+        too_large += 1
+        if too_large > _MOST_TOO_LARGE:
+            raise NoJobs("3sigma: too few nodes or hours for jobs of 20 s and more; increase --share or --hours")
     return found
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from itertools import chain
 
-from lab.papers import ablations, clusters, esp, fuller_servers, hybrid, mage, peers, sensitivities, tarcil
+from lab.papers import ablations, clusters, esp, fuller_servers, hybrid, mage, peers, sensitivities, tarcil, three_sigma
 from lab.papers.study import Figure, RunSize, run_figure
 
 __all__ = ["CHAPTERS", "Figure", "RunSize", "run_figure"]
@@ -21,6 +21,7 @@ CHAPTERS: Mapping[str, tuple[str, Callable[[], Iterable[Figure]]]] = {
     "esp": ("ESP: neighbours by name", esp.figures),
     "mage": ("Mage: across and inside servers", mage.figures),
     "tarcil": ("Tarcil: placement by sample", tarcil.figures),
+    "3sigma": ("3Sigma: deadlines by distributions of run times", three_sigma.figures),
     "peers": ("Beside today's tools", peers.figures),
     "parts": ("Parts of the world, and caution, one at a time", ablations.figures),
 }

@@ -28,6 +28,16 @@ NAMES: Mapping[str, str] = {
     "expected_below_80_pct": "the same, expected by 0.8^R, %",
     "of_best_pct": "quality of the machine found, % of the best machine's",
     "variance_left_pct": "variance of quality left inside buckets, %",
+    "missed_pct": "deadlines missed, %",
+    "goodput_node_h": "work done, node-hours",
+    "best_effort_node_h": "of it best effort, node-hours",
+    "latency_s": "best effort from submission to end, mean, s",
+    "stopped": "best effort stopped for others, times",
+    "plan_ms": "CPU time of a cycle, ms",
+    "plan_s": "CPU time of one plan, s",
+    "start": "jobs that it starts",
+    "mean_ms": "CPU time of one prediction, mean, ms",
+    "longest_ms": "longest, ms",
 }
 """Names of numbers that only some figures have."""
 AXES: Mapping[str, str] = {

@@ -11,7 +11,7 @@ from hcloud.simulator.scenarios import SCENARIOS
 from hcloud.simulator.seeds import Mean, mean_of
 from lab.papers.measures import head_of
 from lab.papers.pictures import figure_picture
-from lab.papers.study import ENOUGH, Case, Claim, ComputedCase, Figure, Results, RunSize, Verdict, judge
+from lab.papers.study import ENOUGH, Case, Claim, ComputedCase, Figure, Results, RunSize, SizedCase, Verdict, judge
 
 PAGE_OF_DOCUMENTATION = re.compile(r"\[([a-z]+)\]\(([a-z]+\.md)\)")
 """A link to a documentation page, as used in the page and in figures' sources."""
@@ -53,7 +53,8 @@ def markdown(
         "that lost at most 5 %. The world is ours, as the papers' machines and programs are not to be had",
         "([simulation](simulation.md) says where its numbers come from): shape and rough size can",
         "agree, digits cannot. ESP's and Mage's chapters follow from ESP's own measurements of 15 programs, which",
-        "are no part of HCloud, and Tarcil's samples and buckets from servers that are drawn.",
+        "are no part of HCloud, and Tarcil's samples and buckets from servers that are drawn. 3Sigma's figure 7 needs",
+        "logs that are not public, and is left out.",
         f"An effect *holds* if at least {100 * ENOUGH:.0f} % of the published size is there, or",
         "within the limits; with less of it there is the *same sign*; what has none, or the opposite one, *departs*.",
         "Where a paper states no size, what it says holds or departs. Pictures show the main number of each case, and",
@@ -141,8 +142,11 @@ def _run_of(figure: Figure, size: RunSize) -> Iterator[str]:
         yield f"After {figure.source}. {on}; {size.seeds} seed(s):"
         yield f"`python -m lab.papers --figure {figure.name}{data} --seeds {size.seeds}`."
         return
-    simulated = [case for case in figure.cases if isinstance(case, Case)]
-    length = f", {size.hours:g} h" if any(case.experiment in SCENARIOS for case in simulated) else ""
+    lasting = any(
+        isinstance(case, SizedCase) or (isinstance(case, Case) and case.experiment in SCENARIOS)
+        for case in figure.cases
+    )
+    length = f", {size.hours:g} h" if lasting else ""
     yield f"After {figure.source}. Run: {size.share:g} of the jobs and machines{length}, {size.seeds} seed(s):"
     hours = f" --hours {size.hours:g}" if length else ""
     yield f"`python -m lab.papers --figure {figure.name} --share {size.share:g}{hours} --seeds {size.seeds}`."

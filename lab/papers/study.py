@@ -63,6 +63,15 @@ class ComputedCase:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SizedCase:
+    """One bar of a figure whose chapter simulates it in its own way, in the size of the run."""
+
+    label: str
+    numbers: Callable[[RunSize, int, Path | None], Numbers]
+    """Returns its numbers from the size, a seed, and the folder that temporary ones are made in (None: the default)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
     """One bar of a figure."""
 
@@ -91,6 +100,7 @@ class Case:
         return make_experiment(self.experiment, seed, hours=size.hours, share=size.share, sensitive=self.sensitive)
 
 
+AnyCase = Case | ComputedCase | SizedCase
 Results = Mapping[str, Sequence[Numbers]]
 """Numbers of each case by label, one per seed; the same index is the same seed everywhere."""
 FinishedRuns = dict[str, dict[int, Numbers]]
@@ -147,7 +157,7 @@ class Figure:
     name: str
     title: str
     source: str
-    cases: tuple[Case | ComputedCase, ...]
+    cases: tuple[AnyCase, ...]
     columns: tuple[str, ...]
     """Names of the numbers shown."""
     claims: tuple[Claim, ...] = ()
@@ -186,9 +196,7 @@ def complete_results(figure: Figure, done: FinishedRuns) -> Results:
     return {case.label: [done[case.label][seed] for seed in seeds] for case in figure.cases}
 
 
-def _run_tasks(
-    tasks: Sequence[tuple[Case | ComputedCase, int]], size: RunSize, workers: int | str
-) -> Generator[Numbers]:
+def _run_tasks(tasks: Sequence[tuple[AnyCase, int]], size: RunSize, workers: int | str) -> Generator[Numbers]:
     cases, seeds = [case for case, _ in tasks], [seed for _, seed in tasks]
     if isinstance(workers, str):
         with dask_executor(workers) as pool:
@@ -202,10 +210,12 @@ def _run_tasks(
             yield from pool.map(run_case, cases, seeds, repeat(size), repeat(folder))
 
 
-def run_case(case: Case | ComputedCase, seed: int, size: RunSize, within: Path | None = None) -> Numbers:
+def run_case(case: AnyCase, seed: int, size: RunSize, within: Path | None = None) -> Numbers:
     """Simulate or compute one case with one seed, in a temporary folder inside ``within`` or the default location."""
     if isinstance(case, ComputedCase):
         return case.numbers(size.data, seed)
+    if isinstance(case, SizedCase):
+        return case.numbers(size, seed, within)
     setting = setting_of(case, seed, size)
     # The load would go on in reality, so the tail after the last arrival is not paid; bounds include it, though.
     paid_s = None if case.plain else setting.workload.span_s

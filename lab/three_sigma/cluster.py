@@ -68,12 +68,16 @@ class _Cluster:
     trace: JobTrace
     system: ClusterScheduler
     run_times: Mapping[int, RunTimes]
-    free: dict[int, int] = field(default_factory=lambda: dict.fromkeys(range(RACKS), NODES // RACKS))
+    nodes: int
+    free: dict[int, int] = field(init=False)
     waiting: list[TracedJob] = field(default_factory=list)
     running: dict[int, _Started] = field(default_factory=dict)
     ended: list[tuple[TracedJob, float]] = field(default_factory=list)
     stopped: int = 0
     plan_s: list[float] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.free = dict.fromkeys(range(RACKS), self.nodes // RACKS)
 
     def run(self) -> ClusterResult:
         arrivals, now_s = list(reversed(self.trace.jobs)), 0.0
@@ -94,7 +98,7 @@ class _Cluster:
     # -------------------------------------------------------------------------------------------------------- decisions
     def _planned(self, now_s: float) -> None:
         pending = [self._pending(job, now_s) for job in self.waiting]
-        capacity = dict.fromkeys(range(RACKS), NODES / RACKS)
+        capacity = dict.fromkeys(range(RACKS), self.nodes / RACKS)
         running = [self._running(each, now_s) for each in self.running.values()]
         found = schedule(pending, running, capacity, slot_starts(HORIZON_S, CYCLE_S, SLOTS))
         for number in found.stopping:
@@ -180,7 +184,7 @@ class _Cluster:
         return ended
 
 
-def simulate(trace: JobTrace, system: ClusterScheduler) -> ClusterResult:
-    """Return what comes out if a system schedules the trace."""
+def simulate(trace: JobTrace, system: ClusterScheduler, nodes: int = NODES) -> ClusterResult:
+    """Return what comes out if a system schedules the trace on ``nodes``, as many in each rack."""
     run_times = system.run_times(trace) if system.run_times is not None else {}
-    return _Cluster(trace, system, run_times).run()
+    return _Cluster(trace, system, run_times, nodes).run()

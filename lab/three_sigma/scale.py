@@ -8,7 +8,7 @@ import time
 import numpy as np
 
 from hcloud.planner.fit.job_run_times import log_normal
-from hcloud.planner.plan_ahead.expected import Utility, slot_starts
+from hcloud.planner.plan_ahead.expected import Utility, point, slot_starts
 from hcloud.planner.plan_ahead.linear_program import PendingJob, RunningJob, ScheduleOfStarts, StartOption, schedule
 from hcloud.simulator.deadline_mix import PREFERRED_RACKS, RACKS, SLOWER_ELSEWHERE
 from lab.three_sigma.cluster import ANYWHERE, HORIZON_S, SLOTS
@@ -19,11 +19,12 @@ PENDING = (500, 1000, 3668)
 REPEATS = 3
 
 
-def one_plan(count: int, seed: int = 0) -> tuple[float, ScheduleOfStarts]:
+def one_plan(count: int, seed: int = 0, *, as_points: bool = False) -> tuple[float, ScheduleOfStarts]:
     """Return the processor time in seconds of a plan for ``count`` pending jobs beside 10,000 running ones, and the
-    plan."""
+    plan. ``as_points``: with one estimate of each run time, the median, for its distribution."""
     rng = np.random.default_rng([seed, count])
     run_times = [log_normal(float(rng.lognormal(6.0, 1.0)), float(rng.choice((0.1, 0.5, 1.0)))) for _ in range(200)]
+    run_times = [point(each.quantile(0.5)) for each in run_times] if as_points else run_times
     waiting = []
     for number in range(count):
         run_time, promised = run_times[int(rng.integers(200))], rng.random() < 0.5

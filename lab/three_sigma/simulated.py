@@ -77,16 +77,16 @@ def with_run_times(run_times: Mapping[int, RunTimes], overestimates: str = "adap
     return plan
 
 
-def run_system(system: ClusterScheduler, trace: JobTrace, *, share: float, seed: int = 0) -> ClusterResult:
-    """Return what comes out with one of the paper's schedulers; strict priorities are HCloud's without a plan."""
-    if system.run_times is None:
-        return run(trace, with_run_times({}), cluster_policy("by_quality"), share=share, seed=seed)
-    planner = with_run_times(system.run_times(trace), system.overestimates)
-    return run(trace, planner, cluster_policy(), share=share, seed=seed)
+def run_system(
+    system: ClusterScheduler, trace: JobTrace, *, share: float, seed: int = 0, within: Path | None = None
+) -> ClusterResult:
+    """Return what comes out with one of the paper's schedulers on ``share`` of the cluster, up to the end of the trace.
 
-
-def run(trace: JobTrace, planner: Planner, policy: Policy, *, share: float, seed: int = 0) -> ClusterResult:
-    """Return what comes out on ``share`` of the cluster, up to the end of the trace."""
+    Strict priorities are HCloud's without a plan. ``within``: the folder of temporary ones; None: the default.
+    """
+    planner, policy = with_run_times({}), cluster_policy("by_quality")
+    if system.run_times is not None:
+        planner, policy = with_run_times(system.run_times(trace), system.overestimates), cluster_policy()
     made = deadline_mix(trace, share=share)
     setting = Setting(
         workload=made.workload, policy=policy, cloud={"keep_terminated_s": 600, **made.cloud}, seed=seed,
@@ -97,7 +97,7 @@ def run(trace: JobTrace, planner: Planner, policy: Policy, *, share: float, seed
         if progress.now_s >= trace.span_s + WARM_UP_S:
             raise _Over
 
-    with tempfile.TemporaryDirectory() as folder, simulated(setting, Path(folder)) as simulation:
+    with tempfile.TemporaryDirectory(dir=within) as folder, simulated(setting, Path(folder)) as simulation:
         began_s = time.process_time()
         with suppress(_Over):
             simulation.run(watch)

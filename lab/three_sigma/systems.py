@@ -20,7 +20,8 @@ IN_TIME_WORTH = 1.0
 BEST_EFFORT_WORTH = 0.1
 BEST_EFFORT_DECAY_S = 6 * HOUR_S
 OVERESTIMATED_BELOW = 0.05
-PADDED_TO = 0.84
+PADDED_BY = 1.0
+"""Standard deviations by which the mean is padded."""
 SHIFT_SPREAD = 0.1
 _NORMAL = np.linspace(-4.0, 4.0, 65)
 _CUMULATIVE = np.array([0.5 * (1.0 + math.erf(z / math.sqrt(2.0))) for z in _NORMAL])
@@ -62,9 +63,19 @@ def _predicted(make: Callable[[], Predictor], trace: JobTrace, *, as_point: bool
     return {number: point(each.likely_s) for number, each in found.items()} if as_point else found
 
 
+def padded_s(run_time: RunTimes) -> float:
+    """Return the mean run time and a standard deviation more, in seconds (the stochastic scheduler of §2.2)."""
+    low, high = run_time.times_s[:-1], run_time.times_s[1:]
+    ratio = np.log(high / low)
+    # Between two points the logarithm of the time is uniform.
+    squares = np.where(ratio > 0.0, (high**2 - low**2) / np.where(ratio > 0.0, 2.0 * ratio, 1.0), high**2)
+    mean_s = run_time.expected_s
+    variance = float(np.diff(run_time.cumulative) @ squares) - mean_s**2
+    return mean_s + PADDED_BY * math.sqrt(max(0.0, variance))
+
+
 def _padded(trace: JobTrace) -> Mapping[int, RunTimes]:
-    """Return one estimate of each run time, a standard deviation above the middle one (§2.2)."""
-    return {number: point(each.quantile(PADDED_TO)) for number, each in _predicted(PrintedPredictor, trace).items()}
+    return {number: point(padded_s(each)) for number, each in _predicted(PrintedPredictor, trace).items()}
 
 
 def shifted(trace: JobTrace, seed: int, shift: float, spread: float) -> Mapping[int, RunTimes]:
@@ -88,7 +99,7 @@ SYSTEMS = {
         ClusterScheduler(name="3Sigma", run_times=_PRINTED, overestimates="adaptive"),
         ClusterScheduler(name="PointPerfEst", run_times=_perfect),
         ClusterScheduler(name="PointRealEst", run_times=partial(_PRINTED, as_point=True)),
-        ClusterScheduler(name="PointPadded", run_times=_padded),
+        ClusterScheduler(name="PointPaddedEst", run_times=_padded),
         ClusterScheduler(name="Prio", run_times=None),
         ClusterScheduler(name="NoDist", run_times=partial(_OURS, as_point=True), overestimates="adaptive"),
         ClusterScheduler(name="NoOE", run_times=_OURS),

@@ -106,7 +106,7 @@ def test_results_that_are_not_a_folder_are_refused(lab: LabShell) -> None:
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["--figure", "nosuch"], "unknown figure; known here: arq, "),
+        (["--figure", "nosuch"], "unknown figure; known here: 3sigma-load, "),
         (["--figure", "mapings"], "unknown figure; did you mean 'mappings'?"),
         (["quasar", "--figure", "mappings"], "none of these figures belongs to the selected chapters"),
         (["borg"], "borg"),
