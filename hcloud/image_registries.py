@@ -14,7 +14,8 @@ import re
 import socket
 import ssl
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Final
 from urllib.parse import urlencode, urlsplit
@@ -24,6 +25,9 @@ from hcloud.core.errors import BadInput
 from hcloud.core.image_names import IMAGE_LOGIN, SHORT_NAMES_IN, ImagePlace, image_place
 
 TIMEOUT_S: Final = 5.0
+"""So long a registry may be silent."""
+ANSWER_WITHIN_S: Final = 15.0
+"""So long an answer may take; a registry could send it byte by byte."""
 FOUND_FOR_S: Final = 300.0
 """So long an image that was found counts as there."""
 FOUND_MOST: Final = 1000
@@ -61,6 +65,7 @@ class ImageRegistries:
     private: Sequence[str] = ()
     """Addresses (``https://HOST[:PORT]`` or ``http://...``) that are asked although they are not public."""
     is_asked: bool = True
+    answer_within_s: float = ANSWER_WITHIN_S
     _found: dict[tuple[str, str], float] = field(default_factory=dict)
     _turns: threading.BoundedSemaphore = field(default_factory=lambda: threading.BoundedSemaphore(AT_ONCE))
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -138,14 +143,32 @@ class ImageRegistries:
             if at.scheme == "https":
                 context = ssl.create_default_context()
                 connection.sock = context.wrap_socket(connection.sock, server_hostname=at.hostname)
-            connection.request(method, path, headers={"User-Agent": "hcloud", **headers})
-            answer = connection.getresponse()
-            content = answer.read(ANSWER_BYTES_MAX)
+            with _closed_after(self.answer_within_s, connection.sock):
+                connection.request(method, path, headers={"User-Agent": "hcloud", **headers})
+                answer = connection.getresponse()
+                content = answer.read(ANSWER_BYTES_MAX)
             return _Answer(
                 status=answer.status, headers={k.lower(): v for k, v in answer.getheaders()}, content=content
             )
         finally:
             connection.close()
+
+
+@contextmanager
+def _closed_after(limit_s: float, connection: socket.socket) -> Iterator[None]:
+    """End what is read from a connection once ``limit_s`` have passed."""
+
+    def end() -> None:
+        with suppress(OSError):
+            connection.shutdown(socket.SHUT_RDWR)
+
+    timer = threading.Timer(limit_s, end)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def _address(host: str, port: int, *, any_address: bool) -> str:

@@ -1,7 +1,10 @@
 """Whether an image is there is known before anything is rented; what cannot be known is no problem."""
 
 import json
+import socket
+import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -68,6 +71,28 @@ def test_a_token_is_fetched_from_no_private_address_either(registry: FakeRegistr
 
 def test_a_registry_that_does_not_answer_keeps_no_job_away(registry: FakeRegistry) -> None:
     ImageRegistries(ManualClock(0.0), ("http://127.0.0.1:9",)).check("127.0.0.1:9/team/tool:1")
+
+
+def test_a_registry_that_answers_byte_by_byte_is_not_waited_for() -> None:
+    is_cut = threading.Event()
+
+    def drip(listener: socket.socket) -> None:
+        connection, _ = listener.accept()
+        with connection, suppress(OSError):
+            connection.sendall(b"HTTP/1.1 200 OK\r\nX-Long: ")
+            connection.settimeout(0.01)  # the time between two bytes
+            while True:
+                with suppress(TimeoutError):
+                    if not connection.recv(65_536):
+                        break
+                connection.sendall(b"a")
+        is_cut.set()
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        threading.Thread(target=drip, args=(listener,), daemon=True).start()
+        address = f"127.0.0.1:{listener.getsockname()[1]}"
+        ImageRegistries(ManualClock(0.0), (f"http://{address}",), answer_within_s=0.2).check(f"{address}/team/tool:1")
+        assert is_cut.wait(60)
 
 
 def test_names_without_a_registry_are_those_of_docker() -> None:
