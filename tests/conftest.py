@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, settings
 
 from lab.soak.planted_defects import Planted
 from tests.waiting import wait_until
-from tests.warm import PAPERS, WARM
+from tests.warm import ALONE, PAPERS, WARM
 
 # Databases to test on, and a loud line at the end of the run when one of them is not installed.
 pytest_plugins = ["tests.databases", "tests.workers"]
@@ -136,7 +136,7 @@ def no_process_left_running() -> Iterator[None]:
     token = uuid.uuid4().hex
     os.environ[SESSION_VARIABLE] = token
     yield
-    for program in (WARM, PAPERS):
+    for program in (WARM, PAPERS, ALONE):
         program.close()
     try:
         wait_until(lambda: not processes_of_session(token), timeout_s=60)

@@ -39,6 +39,7 @@ _IMPORTED = {
         "scipy.special",
     ),
     "lab.papers.__main__": ("scipy.special",),
+    "tests.engine.alone": (),
 }
 """By program: what it imports besides its commands, and only when it needs it."""
 
@@ -159,6 +160,8 @@ WARM = WarmProgram("hcloud.cli.main")
 """``hcloud``; ended with the session of tests."""
 PAPERS = WarmProgram("lab.papers.__main__")
 """``python -m lab.papers``; ended with the session of tests."""
+ALONE = WarmProgram("tests.engine.alone")
+"""``python -m tests.engine.alone``; ended with the session of tests."""
 
 
 def _all_of(file: BinaryIO) -> str:

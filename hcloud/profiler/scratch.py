@@ -5,8 +5,10 @@ A directory is locked (flock) as long as its owner lives, so that other processe
 
 from __future__ import annotations
 
+import atexit
 import fcntl
 import os
+import secrets
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
@@ -24,6 +26,10 @@ REMOVED_WITHIN_S = 1.0
 """Time limit for removing a directory in which files are still being created."""
 
 
+_owners: dict[Path, int] = {}
+"""Directories not yet removed, and the process that removes them."""
+
+
 @contextmanager
 def scratch(what: str, above: Path | None = None) -> Iterator[Path]:
     """Create a directory below ``above`` (default: the system's temporary directory); it is removed after the block.
@@ -31,16 +37,30 @@ def scratch(what: str, above: Path | None = None) -> Iterator[Path]:
     Only its owner may list it; all users may traverse it.
     """
     if above is None:
-        _sweep_once(Path(tempfile.gettempdir()))
-    folder = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{what}-", dir=above))
-    held = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        above = Path(tempfile.gettempdir())
+        _sweep_once(above)
+    # The name is known before the directory exists: a signal that raises at any point later leaves no directory.
+    folder = above / f"{PREFIX}{what}-{secrets.token_hex(6)}"
+    _owners[folder] = os.getpid()
+    held = None
     try:
+        folder.mkdir(mode=0o700)
+        held = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
         fcntl.flock(held, fcntl.LOCK_SH)
         folder.chmod(0o711)
         yield folder
     finally:
         remove(folder)
-        os.close(held)
+        if held is not None:
+            os.close(held)
+        del _owners[folder]
+
+
+@atexit.register
+def _remove_what_is_left() -> None:
+    """Remove directories whose block was left by an exception in its first or last instructions."""
+    for folder in [folder for folder, owner in _owners.items() if owner == os.getpid()]:
+        remove(folder)
 
 
 def sweep(above: Path, now: float) -> None:

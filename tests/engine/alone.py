@@ -1,9 +1,10 @@
 """Units without an engine: one process detects what isolation there is, keeps one unit with it, and says how it went.
 
-Run as ``python -m tests.engine.alone`` with a request on standard input, so that it can be another user's process, or
-live in a network of its own with a false metadata service.
+Each is a fork of a warm process, ``python -m tests.engine.alone <request>``, so that it can be another user's process,
+or live in a network of its own with a false metadata service.
 """
 
+import ctypes
 import http.server
 import itertools
 import json
@@ -11,7 +12,7 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
@@ -28,10 +29,12 @@ from hcloud.engine.wire import unit_from_wire, unit_to_wire
 from hcloud.engine.worker import _marked
 from hcloud.provider import UnitSpec
 from tests.waiting import wait_until
+from tests.warm import ALONE
 
 _numbers = itertools.count()
 METADATA = sandbox.METADATA_ADDRESSES[0]
 SECRET = "role-credentials"
+CLONE_NEWNET = 0x40000000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,7 +81,7 @@ def run_alone(
     }
     if uid:
         os.chown(folder, uid, uid)
-    plain = _asked(request, ["unshare", "--net", "--"] if metadata else [])
+    plain = _asked(request)
     return Outcome(**{**plain, **{name: tuple(plain.get(name, ())) for name in ("left", "names")}})
 
 
@@ -94,19 +97,18 @@ def _unit(command: str | tuple[str, ...]) -> UnitSpec:
     )
 
 
-def _asked(request: Mapping[str, object], prefix: Sequence[str]) -> dict[str, Any]:
-    """Hand the request to a process of its own, begun by ``prefix``; return what it tells."""
-    done = subprocess.run(
-        [*prefix, sys.executable, "-m", "tests.engine.alone"],
-        input=json.dumps(request),
-        capture_output=True,
-        text=True,
-        timeout=200,
-        check=False,
-    )
+def _asked(request: Mapping[str, object]) -> dict[str, Any]:
+    """Hand the request to a process of its own; return what it reports."""
+    done = ALONE.run((json.dumps(request),), cwd=Path.cwd(), environment=os.environ, timeout_s=200)
     assert done.returncode == 0, done.stderr
     told: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return told
+
+
+def _enter_network_of_its_own() -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.unshare(CLONE_NEWNET):
+        raise OSError(ctypes.get_errno(), "no network namespace could be made")
 
 
 def _serve_metadata(port: int) -> None:
@@ -129,8 +131,10 @@ def _serve_metadata(port: int) -> None:
 
 
 def _main() -> None:
-    request = json.loads(sys.stdin.read())
+    request = json.loads(sys.argv[1])
     folder = Path(request["folder"])
+    if request["metadata"]:
+        _enter_network_of_its_own()
     if request["uid"]:
         os.setgroups([])
         os.setresgid(request["uid"], request["uid"], request["uid"])

@@ -1,9 +1,12 @@
 """Directories of copies are removed with their owners, and no others are."""
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
 
 from hcloud.core.clock import SystemClock
 from hcloud.profiler.scratch import YOUNG_S, scratch, sweep
@@ -57,3 +60,31 @@ def test_only_what_a_killed_maker_left_is_swept(tmp_path: Path) -> None:
     assert alive.returncode == 0
     assert list(tmp_path.iterdir()) == [mine]
     assert os.listdir(mine) == []
+
+
+ENDED = """
+import os, pathlib, shutil, signal, sys
+from hcloud.profiler import scratch
+signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+def end_after(module, name):
+    call = getattr(module, name)
+    def called(*arguments, **options):
+        setattr(module, name, call)
+        if name == "rmtree":
+            os.kill(os.getpid(), signal.SIGTERM)
+        made = call(*arguments, **options)
+        os.kill(os.getpid(), signal.SIGTERM)
+        return made
+    setattr(module, name, called)
+end_after({"mkdir": os, "flock": scratch.fcntl, "rmtree": shutil}[sys.argv[2]], sys.argv[2])
+with scratch.scratch("copy", pathlib.Path(sys.argv[1])) as folder:
+    (folder / "file").touch()
+sys.exit("nothing has ended it")
+"""
+
+
+@pytest.mark.parametrize("during", ["mkdir", "flock", "rmtree"])
+def test_signal_while_a_directory_is_made_or_removed_leaves_none(during: str, tmp_path: Path) -> None:
+    done = subprocess.run([sys.executable, "-c", ENDED, tmp_path, during], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 128 + signal.SIGTERM, done.stderr
+    assert list(tmp_path.iterdir()) == []
