@@ -1,5 +1,8 @@
-"""``true`` a thousand times: xargs, GNU parallel and Slurm (where installed) beside jobs and an array of HCloud, which
-give each a sandbox, limits, a log and a record on disk."""
+"""``true`` a thousand times: xargs, GNU parallel and Slurm beside jobs and an array of HCloud: with a sandbox, limits,
+a log and a record on disk for each. Slurm and HCloud have as many slots as the other, and are asked once for all.
+
+Debian's packages: ``parallel``, ``slurmctld``, ``slurmd``, ``slurm-client``, ``munge``.
+"""
 
 from __future__ import annotations
 
@@ -9,19 +12,20 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from bench.daemon import _client, _unfinished
 from bench.rows import Row
+from bench.slurm import missing_programs, slurm
 from tests.daemon.home import HCLOUD, PATIENCE_S, Home
 from tests.waiting import wait_until
 
 COUNT = int(os.environ.get("BENCH_TASKS", "1000"))
-HCLOUD_COUNT = max(20, COUNT // 5)
-"""So many are enough to measure a rate of tens a second."""
 AT_ONCE = os.cpu_count() or 1
+SLOTS = 64
+"""As many run at once in Slurm and HCloud: with one for each CPU, both wait most of the time."""
 CPU_GOAL_MS = 20.0
 PARTS = {
     "gateway": b"hcloud.engine.gateway",
@@ -33,22 +37,26 @@ TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
 def run() -> Iterator[Row]:
-    """Run all in turn on this machine, as many at once as it has CPUs."""
+    """Run all in turn on this machine: shells with as many at once as it has CPUs, the others with ``SLOTS``."""
     yield _timed("xargs", lambda: _shell(f"seq {COUNT} | xargs -n 1 -P {AT_ONCE} sh -c 'exec true'"))
     if shutil.which("parallel") is None:
         print("  GNU parallel is not installed")
     else:
         yield _timed("GNU parallel", lambda: _shell(f"seq {COUNT} | parallel -j {AT_ONCE} true {{}}"))
-    if shutil.which("sbatch") is None or subprocess.run(["sinfo"], capture_output=True).returncode != 0:
-        print("  Slurm is not installed, or its controller does not answer")
+    beside = None
+    if missing := missing_programs():
+        print(f"  Slurm is not measured: there is no {', '.join(missing)}")
     else:
-        wait = f"sbatch --wait --quiet --output /dev/null --array 1-{COUNT} --wrap true"
-        yield _timed("an array of Slurm", lambda: _shell(wait))
+        with slurm(SLOTS) as environment:
+            wait = f"sbatch --wait --quiet --output /dev/null --array 1-{COUNT} --wrap true"
+            row = _timed("Slurm, an array", lambda: _shell(wait, environment))
+        beside = row.value
+        yield row
     with home_with_cgroups() as home:
         home.daemon()
         _until_ended(home, "jobs", 4)  # machines are up
         for what in ("jobs", "an array"):
-            yield from _hcloud(home, what)
+            yield from _hcloud(home, what, beside)
 
 
 @contextmanager
@@ -65,12 +73,15 @@ def home_with_cgroups() -> Iterator[Home]:
             _end(home)
 
 
-def _hcloud(home: Home, what: str) -> Iterator[Row]:
+def _hcloud(home: Home, what: str, beside: float | None) -> Iterator[Row]:
+    """Yield the rate, also as a multiple of ``beside`` (tasks a second), and the CPU time of each task."""
     before_s, began = _cpu_s(home), time.perf_counter()
-    _until_ended(home, what, HCLOUD_COUNT)
+    _until_ended(home, what, COUNT)
     took_s, after_s = time.perf_counter() - began, _cpu_s(home)
-    spent_ms = {part: (after_s[part] - before_s[part]) / HCLOUD_COUNT * 1e3 for part in after_s}
-    yield Row(name=f"{HCLOUD_COUNT} `true` as {what} of HCloud", value=HCLOUD_COUNT / took_s, unit="tasks/s")
+    spent_ms = {part: (after_s[part] - before_s[part]) / COUNT * 1e3 for part in after_s}
+    yield Row(name=f"{COUNT:,} `true` as {what} of HCloud", value=COUNT / took_s, unit="tasks/s")
+    if beside is not None:
+        yield Row(name="  beside Slurm", value=COUNT / took_s / beside, unit="x", target=1.0, better="higher")
     yield Row(name="  its CPU time", value=sum(spent_ms.values()), unit="ms/task", target=CPU_GOAL_MS)
     for part, milliseconds in spent_ms.items():
         yield Row(name=f"    of it {part}", value=milliseconds, unit="ms/task")
@@ -78,7 +89,7 @@ def _hcloud(home: Home, what: str) -> Iterator[Row]:
 
 def _until_ended(home: Home, what: str, count: int) -> None:
     """Submit ``count`` tasks and wait until all have succeeded."""
-    size = {"vcpus": 0.9, "memory": "64MiB", "disk": "50MiB"}
+    size = {"vcpus": AT_ONCE / SLOTS, "memory": "16MiB", "disk": "50MiB"}
     job: dict[str, object] = {"name": "bench", "command": ["true"], "resources": size}
     batch = [{"job": {**job, "array": f"0-{count - 1}"}}] if what == "an array" else [{"job": job}] * count
     with _client(home) as client:
@@ -124,5 +135,5 @@ def _timed(name: str, work: Callable[[], None]) -> Row:
     return Row(name=f"{COUNT:,} `true` by {name}", value=COUNT / (time.perf_counter() - began), unit="tasks/s")
 
 
-def _shell(command: str) -> None:
-    subprocess.run(["sh", "-c", command], check=True, stdout=subprocess.DEVNULL)
+def _shell(command: str, environment: Mapping[str, str] | None = None) -> None:
+    subprocess.run(["sh", "-c", command], check=True, stdout=subprocess.DEVNULL, env=environment)

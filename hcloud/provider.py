@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Literal, Protocol, runtime_checkable
 
+from hcloud.core.arrays import Interval
 from hcloud.core.cpu_topology import CpuTopology
 from hcloud.core.estimates import Findings
 from hcloud.core.model import (
@@ -628,11 +629,18 @@ class Runner(Protocol):
         """Start units; idempotent. Returns one result per unit. Nothing is sent to a worker that does not respond."""
         ...
 
-    def stop(self, units: Mapping[UnitId, InstanceId], *, cause: FailureCause | None) -> frozenset[UnitId]:
+    def stop(
+        self,
+        units: Mapping[UnitId, InstanceId],
+        *,
+        cause: FailureCause | None,
+        tasks: Mapping[UnitId, tuple[Interval, ...]] | None = None,
+    ) -> frozenset[UnitId]:
         """Stop units (SIGTERM, after their grace SIGKILL) without waiting; idempotent. Returns those that were reached.
 
         If a unit's start has not arrived yet, the unit is fenced: it can never start, and is reported as ENDED.
-        ``cause`` goes into the exit record, unless the unit had ended before.
+        ``cause`` goes into the exit record, unless the unit had ended before. ``tasks``: of units that run many, the
+        positions of those that are to be stopped; another one that runs ends first, and no further one begins.
         """
         ...
 

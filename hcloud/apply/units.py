@@ -13,6 +13,7 @@ from hcloud.apply.task_runs import unit_tasks
 from hcloud.apply.transitions import reason_fields, release_allocation, transition_job
 from hcloud.buckets import InputPreparer
 from hcloud.buckets.inputs import PreparedInputs
+from hcloud.core.arrays import Interval, with_positions
 from hcloud.core.clock import Clock
 from hcloud.core.cpu_topology import cpu_list
 from hcloud.core.errors import Refused, SecretUnreadable
@@ -44,6 +45,8 @@ from hcloud.store import LeaderLease, Store, Transaction
 LOOPBACK = "127.0.0.1"
 START_RETRY_S = 2.0
 STOP_RETRY_S = 10.0
+TASK_MAY_END_S = 300.0
+"""So long a task may still run whose unit is stopped because others of it were cancelled."""
 INPUTS_LOOK_S = 0.2
 """So often it is looked whether a job's inputs are listed and its secrets read."""
 
@@ -283,21 +286,36 @@ class UnitActions:
     def drive_stops(self, intents: Sequence[Intent], lease: LeaderLease | None) -> None:
         """Ask the engine to stop units; repeated until the observer has recorded the end of each."""
         wanted: dict[FailureCause | None, dict[str, str]] = {}
+        tasks: dict[str, tuple[Interval, ...]] = {}
         done: set[str] = set()
         for intent in intents:
-            cause, units = _to_stop(self.store.job(intent.subject), intent)
+            job = self.store.job(intent.subject)
+            cause, units = _to_stop(job, intent)
+            if job.run is not None and (some := self._cancelled_tasks(job)):
+                tasks |= dict.fromkeys(units, some)
             if not units:
                 done.add(intent.token)
             wanted.setdefault(cause, {}).update(units)
         for cause, units in wanted.items():
             if units:
-                self.runner.stop(units, cause=cause)
+                self.runner.stop(units, cause=cause, tasks={each: tasks[each] for each in units if each in tasks})
         with self.store.transaction(self.clock.now(), lease) as txn:
             for intent in intents:
                 if intent.token in done:
                     txn.close_intent(intent.token)
                 else:
                     txn.put_intent(replace(intent, tries=intent.tries + 1, retry_at=txn.now + STOP_RETRY_S))
+
+    def _cancelled_tasks(self, job: Job) -> tuple[Interval, ...]:
+        """Return which tasks of a unit it is stopped for, while another one that runs may still end; none: for all."""
+        attempt, run = job.attempt, job.run
+        assert run is not None
+        asked_at = attempt.stop_requested_at if attempt is not None else None
+        if asked_at is None or self.clock.now() > asked_at + TASK_MAY_END_S:
+            return ()
+        if self.store.job(job.array).cancelled_by is not None:
+            return ()
+        return with_positions(run.cancelled, [job.task_position] if job.cancelled_by is not None else [])
 
     # -------------------------------------------------------------------------------------------------------- resizing
     def record_resize(self, txn: Transaction, action: Resize, free: dict[str, Resources]) -> list[Intent]:

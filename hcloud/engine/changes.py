@@ -6,10 +6,13 @@ import asyncio
 import contextlib
 import ctypes
 import os
-from collections.abc import Iterable
+import struct
+from collections.abc import Iterable, Set
 from pathlib import Path
 
-_IN_MOVED_TO, _IN_MOVED_FROM, _IN_CREATE = 0x80, 0x40, 0x100
+_IN_MOVED_TO, _IN_MOVED_FROM, _IN_Q_OVERFLOW = 0x80, 0x40, 0x4000
+_EVENT = struct.Struct("iIII")
+"""Watch, mask, cookie, and length of the name that follows."""
 UNWATCHED_POLL_S = 0.25
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -21,6 +24,8 @@ class DirectoryWatch:
         self._units = units
         self._handle = -1
         self._watched: dict[Path, int] = {}
+        self._changed = set[int]()
+        """Numbers of watches of which something was noticed since that was taken last."""
         self._woken = False
         self._waiter: asyncio.Future[None] | None = None
         self._units_at = 0
@@ -39,6 +44,12 @@ class DirectoryWatch:
         changed = self._woken or self._units_changed()
         self._woken = False
         return changed
+
+    def take_unchanged(self) -> Set[Path]:
+        """Return the directories in which nothing was renamed since this was asked last; those that are not watched
+        may have changed."""
+        changed, self._changed = self._changed, set()
+        return {path for path, number in self._watched.items() if number not in changed}
 
     async def _sleep(self, timeout_s: float) -> None:
         """Wait to be woken. A timer and a future: ``wait_for`` makes a task each time, and hundreds of workers wait."""
@@ -87,11 +98,22 @@ class DirectoryWatch:
             number = _libc.inotify_add_watch(self._handle, os.fsencode(path), _IN_MOVED_TO | _IN_MOVED_FROM)
             if number >= 0:
                 self._watched[path] = number
+                self._changed.add(number)
                 self._woken = True  # what happened before the watch stood is looked at once more
         for path in self._watched.keys() - wanted:
             _libc.inotify_rm_watch(self._handle, self._watched.pop(path))
 
     def _wake(self) -> None:
         with contextlib.suppress(BlockingIOError):
-            while os.read(self._handle, 1 << 16):
+            while events := os.read(self._handle, 1 << 16):
+                self._note(events)
                 self.wake()
+
+    def _note(self, events: bytes) -> None:
+        at = 0
+        while at < len(events):
+            number, mask, _, name_bytes = _EVENT.unpack_from(events, at)
+            at += _EVENT.size + name_bytes
+            self._changed.add(number)
+            if mask & _IN_Q_OVERFLOW:
+                self._changed.update(self._watched.values())

@@ -23,7 +23,7 @@ from hcloud.engine.wire import unit_from_wire
 from hcloud.provider import UnitSpec
 
 KEPT_IDLE_S = 10.0
-IDLE_MAX = 8
+IDLE_MAX = 32
 SEND_TIMEOUT_S = 1.0
 """A keeper that does not take a unit in this time is given up."""
 _IDLE = b"i"
@@ -47,29 +47,31 @@ class IdleKeepers:
 
     def __init__(self, selector: selectors.BaseSelector) -> None:
         self._selector = selector
-        self._busy: set[socket.socket] = set()
+        self._busy: dict[socket.socket, Unit] = {}
+        """What each keeps."""
         self._idle: dict[socket.socket, float] = {}
         """Since when each is idle (monotonic seconds), the longest first."""
 
-    def add(self, ours: socket.socket) -> None:
-        """Take the socket of a new keeper, which is busy."""
+    def add(self, ours: socket.socket, unit: Unit) -> None:
+        """Take the socket of a new keeper, which keeps ``unit``."""
         ours.settimeout(SEND_TIMEOUT_S)
-        self._busy.add(ours)
+        self._busy[ours] = unit
         self._selector.register(ours, selectors.EVENT_READ, self)
 
-    def take(self, ours: socket.socket) -> None:
-        """Read what a keeper says: that it is idle, or that it has ended."""
+    def take(self, ours: socket.socket) -> Unit | None:
+        """Read what a keeper says: that it is idle, or that it has ended; return the unit that it kept."""
         if ours not in self._busy and ours not in self._idle:
-            return  # dropped just now
+            return None  # dropped just now
+        kept = self._busy.pop(ours, None)
         try:
             is_idle = ours.recv(1) == _IDLE
         except OSError:
             is_idle = False
         if not is_idle or len(self._idle) >= IDLE_MAX:
             self._drop(ours)
-            return
-        self._busy.discard(ours)
-        self._idle[ours] = time.monotonic()
+        else:
+            self._idle[ours] = time.monotonic()
+        return kept
 
     def give(self, unit: Unit, lock: int, spec: Mapping[str, Any], uid: int, prepared: PreparedRoot | None) -> bool:
         """Give a unit to an idle keeper; return whether one took it. ``spec`` is the unit's on the wire."""
@@ -84,7 +86,7 @@ class IdleKeepers:
             except OSError:  # it was killed, or does not read: without a whole message it ends
                 self._drop(ours)
                 continue
-            self._busy.add(ours)
+            self._busy[ours] = unit
             return True
         return False
 
@@ -95,7 +97,7 @@ class IdleKeepers:
                 self._drop(ours)
 
     def _drop(self, ours: socket.socket) -> None:
-        self._busy.discard(ours)
+        self._busy.pop(ours, None)
         self._idle.pop(ours, None)
         self._selector.unregister(ours)
         ours.close()

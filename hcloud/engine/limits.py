@@ -10,6 +10,7 @@ import signal
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -158,7 +159,8 @@ class CgroupV1:
 
     def processes(self) -> set[int]:
         """Return the ids of all processes in it and in groups inside it."""
-        return {pid for path in self._paths.values() for pid in _processes(path)}
+        # Whatever enters them enters the first one first, and nothing in it can leave.
+        return _processes(next(iter(self._paths.values())))
 
     def count(self) -> int | None:
         """Return how many processes and threads are in it; None: that is not accounted here."""
@@ -379,10 +381,15 @@ def warm_up(cgroup: Mapping[str, Any] | None) -> None:
     if cgroup is None:
         return
     with contextlib.suppress(OSError, KeyError):
-        controller = "pids" if cgroup["version"] == 1 else ""
-        lines = (line.split(":", 2) for line in Path("/proc/self/cgroup").read_text().splitlines())
-        own = next(path for _, names, path in lines if controller in names.split(","))
-        _put(f"{_cgroup_mounts()[controller]}{own}/cgroup.procs", "0")
+        _put(_own_entrance("pids" if cgroup["version"] == 1 else ""), "0")
+
+
+@cache
+def _own_entrance(controller: str) -> str:
+    """Return the file by which a process gets into the group of this one, which stays where it is."""
+    lines = (line.split(":", 2) for line in Path("/proc/self/cgroup").read_text().splitlines())
+    own = next(path for _, names, path in lines if controller in names.split(","))
+    return f"{_cgroup_mounts()[controller]}{own}/cgroup.procs"
 
 
 def found_cgroups(prefix: str) -> set[str]:

@@ -14,7 +14,7 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Set
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +38,7 @@ from hcloud.engine.uploads import UnitUploads
 from hcloud.engine.wire import PROTOCOL, stream_name
 
 REPORT_PAUSE_S, HELD_S = 0.02, 0.2
-"""Pause before a report, in which more may change, and how long one may wait for another that is urgent."""
+"""Pause before a report, in which more may change, and how long one may wait for a unit to end."""
 POLL_S, HEARTBEAT_S = 1.0, 8.0
 RETRY_S, RETRY_CAP_S, ELSEWHERE_CAP_S = 0.2, 5.0, 1.0
 """Pauses before the next try; shorter where another gateway may be the one."""
@@ -69,23 +69,23 @@ class LinkHost:
         self._archives.mkdir(mode=0o700, exist_ok=True)
         self._outputs = UnitOutputs(bootstrap.number("max_outputs_mib", 4096) << 20, root=os.geteuid() == 0)
         self._uploads = UnitUploads(root=os.geteuid() == 0)
-        self._ended: dict[str, dict[str, Any]] = {}  # an ended unit never changes: read once
+        self._known: dict[str, dict[str, Any]] = {}  # an ended unit never changes: read once
         self._commands = UnitCommands("bwrap" in isolation, "seccomp" in isolation, cgroup)
         self._cpu_topology = read_topology(usable_cpus(bootstrap.cpus))
         self._gpus = [[each.number, each.kind, each.memory_mib] for each in find_gpus(bootstrap.gpu_root)]
 
-    def report(self) -> dict[str, Any]:
-        """Return a WorkerReport on the wire, read from the disk."""
-        reports = []
+    def report(self, unchanged: Set[Path] = frozenset()) -> dict[str, Any]:
+        """Return a WorkerReport on the wire, read from the disk; what is known of units in ``unchanged`` directories
+        is not read again."""
+        known = dict[str, dict[str, Any]]()
         for unit in self._units:
-            known = self._ended.get(unit.id) or unit.report()
-            if known["state"] == "ended":
-                self._ended[unit.id] = known
-            reports.append(known)
-        present = {report["id"] for report in reports}
-        self._ended = {unit_id: known for unit_id, known in self._ended.items() if unit_id in present}
+            before = self._known.get(unit.id)
+            if before is None or not (before["state"] == "ended" or unit.path in unchanged):
+                before = unit.report()
+            known[unit.id] = before
+        self._known = known
         return {
-            "units": reports,
+            "units": list(known.values()),
             "isolation": self._isolation,
             "preempt_at": self.preempt_at(),
             "cpu_topology": self._cpu_topology,
@@ -100,7 +100,9 @@ class LinkHost:
 
     def live_paths(self) -> list[Path]:
         """Return the directories in which something may still change."""
-        return [unit.path for unit in self._units if unit.id not in self._ended]
+        return [
+            unit.path for unit in self._units if self._known.get(unit.id, {"state": "starting"})["state"] != "ended"
+        ]
 
     @property
     def notice_file(self) -> Path:
@@ -206,7 +208,9 @@ class AgentLink:
         self._stream, self._host, self._credential, self._has_others = stream, host, credential, has_others
         self._changes = DirectoryWatch(host.units_path)
         self._outgoing: asyncio.Queue[Any] = asyncio.Queue(OUTGOING_MAX)
-        self._sent: dict[str, bytes] = {}
+        self._sent: dict[str, tuple[dict[str, Any], bytes]] = {}
+        """Reports of units that were sent last, each with its document."""
+        self._read_all_at = -math.inf
         self._states: dict[str, str] = {}
         self._machine = b""
         self._number = 0
@@ -261,21 +265,29 @@ class AgentLink:
             await self._next_change(report["preempt_at"])
 
     async def _next_report(self) -> dict[str, Any]:
-        """Return a report that is urgent, or after HELD_S another one: most of those are followed by an urgent one."""
+        """Return a report of an end, or after HELD_S another one: units that end soon are reported once."""
         held_until = time.monotonic() + HELD_S
         while True:
-            report = self._host.report()
+            report = self._host.report(self._unchanged())
             left_s = held_until - time.monotonic()
-            if left_s <= 0 or self._is_urgent(report) or not self._number:
+            if left_s <= 0 or self._is_urgent(report, "ended") or not self._number:
                 return report
             await self._changes.wait(self._host.live_paths(), left_s, [self._host.notice_file.parent])
             await asyncio.sleep(REPORT_PAUSE_S)
 
-    def _is_urgent(self, report: Mapping[str, Any]) -> bool:
-        """Return whether a unit began to run or ended, or something of the machine changed."""
-        begun = (each for each in report["units"] if each["state"] != "starting")
-        return any(self._states.get(each["id"]) != each["state"] for each in begun) or (
-            self._machine != self._machine_of(report)
+    def _unchanged(self) -> Set[Path]:
+        """Return in which directories nothing changed; none once in POLL_S, should the kernel have missed something."""
+        unchanged = self._changes.take_unchanged()
+        if time.monotonic() < self._read_all_at + POLL_S:
+            return unchanged
+        self._read_all_at = time.monotonic()
+        return frozenset()
+
+    def _is_urgent(self, report: Mapping[str, Any], *states: str) -> bool:
+        """Return whether a unit got into one of ``states``, or something of the machine changed."""
+        known = self._states
+        return self._machine != self._machine_of(report) or any(
+            each["state"] in states and known.get(each["id"]) != each["state"] for each in report["units"]
         )
 
     @staticmethod
@@ -291,13 +303,15 @@ class AgentLink:
 
     def _parts(self, report: dict[str, Any]) -> Iterator[Any]:
         """Yield what changed since the last report, in parts of bounded size; nothing if nothing did."""
-        units = {each["id"]: _document(each) for each in report["units"]}
-        machine = self._machine_of(report)
-        changed = [(name, document) for name, document in units.items() if self._sent.get(name) != document]
+        units = {each["id"]: self._with_document(each) for each in report["units"]}
+        machine, nothing = self._machine_of(report), (None, b"")
+        changed = [
+            (name, document) for name, (_, document) in units.items() if self._sent.get(name, nothing)[1] != document
+        ]
         gone = [name for name in self._sent if name not in units]
         if not changed and not gone and machine == self._machine:
             return
-        urgent = self._is_urgent(report)
+        urgent = self._is_urgent(report, "running", "ended")
         self._sent, self._machine, self._number = units, machine, self._number + 1
         self._states = {each["id"]: each["state"] for each in report["units"]}
         for first in range(0, max(1, len(changed)), UNITS_PER_PART):
@@ -310,6 +324,10 @@ class AgentLink:
                 more=not last,
                 urgent=urgent,
             )
+
+    def _with_document(self, report: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
+        sent = self._sent.get(report["id"])
+        return sent if sent is not None and sent[0] is report else (report, _document(report))
 
     async def _next_change(self, preempt_at: float | None) -> None:
         live = self._host.live_paths()

@@ -69,7 +69,7 @@ class PreparedRoots:
     def _look(self) -> None:
         """Take note of what there is to copy and to mount."""
         states: list[object] = [boot_id(), *self._readonly]  # what was not written out before a crash is made anew
-        mounted = [tree for tree in READONLY_TREES if os.path.isdir(tree) and not os.path.islink(tree)]
+        mounted = [tree for tree in READONLY_TREES if not os.path.islink(tree) and _has_content(tree)]
         states += [(tree, os.path.islink(tree) and os.readlink(tree)) for tree in READONLY_TREES]
         for path in READONLY_FILES:
             if (found := _copied(path)) is not None:
@@ -89,6 +89,9 @@ class PreparedRoots:
                 os.symlink(os.readlink(tree), f"{made}{tree}")
         for name in _OWN:
             _folder(made, name)
+        for tree in READONLY_TREES:  # those that are empty are not mounted
+            if os.path.isdir(tree) and not os.path.islink(tree):
+                _folder(made, tree)
         for source in READONLY_FILES:
             if source not in self._mounted and os.path.exists(source):
                 _folder(made, os.path.dirname(source))
@@ -113,6 +116,13 @@ def account_files(uid: int) -> dict[str, str]:
         "passwd": f"root:x:0:0:root:/:/bin/false\njob:x:{uid}:{uid}:job:/home/job:/bin/sh\n",
         "group": f"root:x:0:\njob:x:{uid}:\n",
     }
+
+
+def _has_content(tree: str) -> bool:
+    """Return whether a directory is there and not empty."""
+    with suppress(OSError), os.scandir(tree) as entries:
+        return next(entries, None) is not None
+    return False
 
 
 def _copied(path: str) -> list[object] | None:

@@ -16,6 +16,7 @@ from typing import Any
 
 import grpc
 
+from hcloud.core.arrays import Interval
 from hcloud.core.clock import Clock
 from hcloud.core.errors import NotFound, UnitRefused, WorkerUnreachable
 from hcloud.core.model import FailureCause, InstanceId, Resources, UnitId
@@ -376,13 +377,20 @@ class GatewayRunner:
         meeting = {"HCLOUD_GANG_PEM": gang_pem(self._launch_key, attempt), "HCLOUD_GANG_PORT": str(gang_port(attempt))}
         return replace(unit, env={**unit.env, **meeting, "HCLOUD_GANG_ADDRESSES": ",".join(unit.addresses)})
 
-    def stop(self, units: Mapping[UnitId, InstanceId], *, cause: FailureCause | None) -> frozenset[UnitId]:
+    def stop(
+        self,
+        units: Mapping[UnitId, InstanceId],
+        *,
+        cause: FailureCause | None,
+        tasks: Mapping[UnitId, tuple[Interval, ...]] | None = None,
+    ) -> frozenset[UnitId]:
         """Ask units to end."""
-        plain = cause.value if cause else None
-        commands = [
-            Command(("stop", unit), instance_id, {"op": "stop", "unit": unit, "cause": plain})
-            for unit, instance_id in units.items()
-        ]
+        commands = []
+        for unit, instance_id in units.items():
+            request: Answer = {"op": "stop", "unit": unit, "cause": cause.value if cause else None}
+            if tasks is not None and unit in tasks:
+                request["tasks"] = tasks[unit]
+            commands.append(Command(("stop", unit, request.get("tasks")), instance_id, request))
         answers = zip(units, self._calls.ask(commands), strict=True)
         return frozenset(unit for unit, answer in answers if answer is not None and "asked" in answer)
 

@@ -69,7 +69,7 @@ class Sampler:
             self._metrics = MetricsReader(spec.metrics, sandboxed=sandboxed, group=group)
         self._is_read_often = spec.metrics is not None and spec.metrics.every_s <= SAMPLE_S
         self._read_at = 0.0
-        self._next_sample = time.monotonic() + FIRST_SAMPLE_S
+        self._first_sample = self._next_sample = time.monotonic() + FIRST_SAMPLE_S
         self._next_count = 0.0
         self.ended = EndedProcesses()
         self.oom_kills = 0
@@ -99,12 +99,17 @@ class Sampler:
         return True
 
     def finish(self) -> None:
-        """Take the last sample: the command has ended, its group still knows what it used."""
+        """Take the last sample: the command has ended, its group still knows what it used.
+
+        The exit record says what a unit used that ended before its first sample; it has none then, unless it has hooks.
+        """
         if self._metrics is not None:
             self._metrics.close()
         if self._group is not None:
             self.oom_kills = self._group.oom_kills()
-        self._write(self._measure())
+        used = self._measure()
+        if time.monotonic() >= self._first_sample or self._spec.progress is not None or self._metrics is not None:
+            self._write(used)
 
     def disk_is_used_up(self) -> bool:
         """Whether the unit's files take (almost) all they may: a program that failed then failed for that."""

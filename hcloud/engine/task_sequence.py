@@ -203,7 +203,7 @@ class TaskSequence:
         if task.deadline is not None and now >= task.deadline and task.cause is None:
             task.decide(FailureCause.TIMEOUT, f"it ran longer than max_runtime_s {self._spec.max_runtime_s:g}")
             self._ask_to_end(task)
-        if not self._is_stopping and self._stop_asked():
+        if not self._is_stopping and self._has_to_stop(task.position):
             self._is_stopping = True
             self._ask_to_end(task)
         if task.kill_at is not None and now >= task.kill_at:
@@ -218,6 +218,12 @@ class TaskSequence:
         for pid in self._of_task():
             with suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGTERM)
+
+    def _has_to_stop(self, position: int) -> bool:
+        """Return whether the task that runs is to be stopped; it may end if only others were cancelled."""
+        stop = self._unit.read("stop.json")
+        tasks = stop.get("tasks") if stop is not None else None
+        return stop is not None and (tasks is None or any(first <= position <= last for first, last in tasks))
 
     def _stop_asked(self) -> bool:
         return os.path.exists(self._unit.path / "stop.json")

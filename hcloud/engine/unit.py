@@ -31,7 +31,7 @@ import json
 import math
 import os
 import signal
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -160,10 +160,15 @@ class Unit:
 
         holds_within(is_recorded, math.inf, every_s)
 
-    def request_stop(self, cause: FailureCause | None, at: float) -> None:
-        """Note why it is to end (the first cause counts) and wake its keeper."""
-        if self.read("stop.json") is None:
-            self.write("stop.json", {"cause": cause.value if cause else None, "at": at}, durable=True)
+    def request_stop(self, cause: FailureCause | None, at: float, tasks: Sequence[Sequence[int]] | None = None) -> None:
+        """Note why it is to end (the first cause counts) and wake its keeper.
+
+        ``tasks``: of many, the intervals of those to be stopped, after which others, or none, may be asked for.
+        """
+        before = self.read("stop.json")
+        if before is None or ("tasks" in before and before["tasks"] != tasks):
+            some = {} if tasks is None else {"tasks": tasks}
+            self.write("stop.json", {"cause": cause.value if cause else None, "at": at, **some}, durable=True)
         self.signal_keeper(STOP_SIGNAL)
 
     def request_checkpoint(self, number: int) -> None:

@@ -116,7 +116,11 @@ class WorkerSupervisor:
         self._forgetting: set[str] = set()
         self._has_forgotten, self._cleaned_at = False, -math.inf
         self._fences_due_at = time.monotonic()
-        self._live: set[str] = {unit.id for unit in self._units if not unit.ended}
+        self._live: dict[str, int | None] = {
+            unit.id: (unit.read("spec.json") or {}).get("uid") for unit in self._units if not unit.ended
+        }
+        """Units that are not known to be over, each with its user id."""
+        self._looked_at = -math.inf
         self._selector = selectors.DefaultSelector()
         self._idle_keepers = IdleKeepers(self._selector)
         self._link: subprocess.Popen[bytes] | None = None
@@ -185,10 +189,17 @@ class WorkerSupervisor:
         self._idle_keepers.end_old()
         try:
             self._forget_ended()
-            for unit_id in sorted(self._live):
-                self._look_after_unit(Unit(self._units.path / unit_id))
+            self._look_after_units()
         except OSError as error:  # a full disk: what runs goes on, the rest is tried again
             print(f"hcloud worker {self._bootstrap.instance_id}: {error}; tried again", file=sys.stderr)
+
+    def _look_after_units(self) -> None:
+        """Find units whose keeper is gone; not more often than needed, as each is asked on the disk."""
+        if time.monotonic() < self._looked_at + TICK_S:
+            return
+        self._looked_at = time.monotonic()
+        for unit_id in sorted(self._live):
+            self._look_after_unit(Unit(self._units.path / unit_id))
 
     def _look_after_unit(self, unit: Unit) -> None:
         if unit.kept:
@@ -198,15 +209,18 @@ class WorkerSupervisor:
             profiling.release_subject(unit, self._isolation)
             profiling.clear(unit)
             self._units.bury(unit, self._clock.now(), profiling.findings_of(unit))
-        self._live.discard(unit.id)
+        self._live.pop(unit.id, None)
 
     def _wait(self, wake: int) -> None:
         for key, _ in self._selector.select(TICK_S):
             if key.fd == wake:
                 os.read(wake, 4096)
                 _reap_all_but(self._link)
+                self._looked_at = -math.inf  # perhaps a keeper has ended
             elif key.data is self._idle_keepers:
-                self._idle_keepers.take(cast(socket.socket, key.fileobj))
+                kept = self._idle_keepers.take(cast(socket.socket, key.fileobj))
+                if kept is not None:
+                    self._look_after_unit(kept)
             else:
                 self._serve_link()
 
@@ -316,9 +330,9 @@ class WorkerSupervisor:
                 keeper.keep(unit, lock, spec, uid, self._bootstrap, self._isolation, self._profile, prepared, theirs)
             if ours is not None and theirs is not None:
                 theirs.close()
-                self._idle_keepers.add(ours)
+                self._idle_keepers.add(ours, unit)
         os.close(lock)
-        self._live.add(spec.id)
+        self._live[spec.id] = uid
         self._units.sync()  # while the keeper prepares
         self._is_cold = True
         return {"started": "now"}
@@ -343,12 +357,18 @@ class WorkerSupervisor:
     def _free_uid(self) -> int:
         if not self._isolation.root:
             return os.getuid()
-        taken = {spec.get("uid") for _, spec in self._live_specs()}
         base = self._bootstrap.unit_uid_base
-        free = next((uid for uid in range(base, base + UID_RANGE) if uid not in taken), None)
+        if (free := self._first_free(base)) is None:
+            self._looked_at = -math.inf
+            self._look_after_units()
+            free = self._first_free(base)
         if free is None:
             raise UnitRefused(f"{UID_RANGE} units run on this instance already")
         return free
+
+    def _first_free(self, base: int) -> int | None:
+        taken = set(self._live.values())
+        return next((uid for uid in range(base, base + UID_RANGE) if uid not in taken), None)
 
     def _trim_archives(self) -> None:
         """Keep the newest uploads; units hold links of their own to what they still need."""
@@ -366,7 +386,7 @@ class WorkerSupervisor:
         if unit is None and self._units.fence(request["unit"], cause, now) is None:
             unit = self._units.get(request["unit"])
         if unit is not None and not unit.ended:
-            unit.request_stop(cause, now)
+            unit.request_stop(cause, now, request.get("tasks"))
         return {"asked": True}
 
     def _resize(self, request: dict[str, Any]) -> dict[str, Any]:

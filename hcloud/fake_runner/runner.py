@@ -13,6 +13,7 @@ from enum import StrEnum
 from operator import is_
 from typing import Any, Literal, cast
 
+from hcloud.core.arrays import Interval
 from hcloud.core.clock import Clock
 from hcloud.core.cpu_topology import cpu_list
 from hcloud.core.errors import NotFound, UnitRefused, WorkerUnreachable
@@ -173,11 +174,18 @@ class FakeRunner:
             self._pace(instance_id, self._now)
         return results
 
-    def stop(self, units: Mapping[UnitId, InstanceId], *, cause: FailureCause | None) -> frozenset[UnitId]:
+    def stop(
+        self,
+        units: Mapping[UnitId, InstanceId],
+        *,
+        cause: FailureCause | None,
+        tasks: Mapping[UnitId, tuple[Interval, ...]] | None = None,
+    ) -> frozenset[UnitId]:
         """Request units to stop; units that never started are fenced."""
+        some = tasks or {}
         with self._hold():
             reached = [each for each, instance_id in units.items() if self._answers(instance_id)]
-            self._put(*(self._stopped(each, units[each], cause) for each in reached))
+            self._put(*(self._stopped(each, units[each], cause, some.get(each)) for each in reached))
             return frozenset(reached)
 
     def resize(
@@ -417,15 +425,19 @@ class FakeRunner:
         bounded = replace(life.unit, spec=spec, bounded_at=self._now, cpu_before_s=used_s, bounded_in=epoch)
         return bounded, ResizeResult(outcome="resized")
 
-    def _stopped(self, unit_id: UnitId, instance_id: InstanceId, cause: FailureCause | None) -> FakeUnit:
+    def _stopped(
+        self, unit_id: UnitId, instance_id: InstanceId, cause: FailureCause | None, tasks: tuple[Interval, ...] | None
+    ) -> FakeUnit:
         unit = self._units.get(unit_id)
         if unit is None:
             unit = FakeUnit(id=unit_id, instance_id=instance_id, spec=None, started_at=None)
-        if unit.stop_at < math.inf:
-            return unit
         life = self._on[instance_id].get(unit_id)
         over = life is not None and life.ended(self._now)
-        return unit if over else replace(unit, stop_at=self._now, stop_cause=cause)
+        if over or (unit.stop_at < math.inf and (not unit.is_draining or tasks is not None)):
+            return unit
+        task_end = life.end_of_other_task(self._now, tasks) if life is not None and tasks is not None else None
+        stop_at = self._now if task_end is None else task_end
+        return replace(unit, stop_at=stop_at, stop_cause=cause, is_draining=task_end is not None)
 
     # ----------------------------------------------------------------------------------------------------------- memory
     @contextmanager

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from hcloud.core.arrays import Interval, has_position
 from hcloud.core.estimates import Findings
 from hcloud.core.model import FailureCause, UnitId
 from hcloud.core.task_runs import TaskProgress
@@ -40,6 +41,8 @@ class FakeUnit:
     """Work done by ``since_at``."""
     stop_at: float = math.inf
     stop_cause: FailureCause | None = None
+    is_draining: bool = False
+    """Whether the task that runs may end before the unit stops."""
     forgotten: bool = False
     """Its directory is deleted; its fence is not."""
     bounded_at: float | None = None
@@ -66,6 +69,7 @@ class FakeUnit:
             "done_s": self.done_s,
             "stop_at": self.stop_at,
             "stop_cause": self.stop_cause,
+            "is_draining": self.is_draining,
             "forgotten": self.forgotten,
             "bounded_at": self.bounded_at,
             "cpu_before_s": self.cpu_before_s,
@@ -147,8 +151,18 @@ class SimulatedUnit:
         if unit.spec is None or unit.spec.tasks is None or unit.started_at is None:
             return None
         is_stopped = self.ended(now) and unit.stop_at <= self.ends_at
-        stop = (unit.stop_cause or FailureCause.EVICTED) if is_stopped else None
-        return progress_of(self.work.tasks, self.done_s(until), unit.started_at, until, stop, is_over=self.ended(now))
+        stop = (unit.stop_cause or FailureCause.EVICTED) if is_stopped and not unit.is_draining else None
+        done_s = self.done_s(until)
+        found = progress_of(self.work.tasks, done_s, unit.started_at, until, stop, is_over=self.ended(now))
+        return replace(found, begun=()) if is_stopped and unit.is_draining else found
+
+    def end_of_other_task(self, now: float, tasks: Sequence[Interval]) -> float | None:
+        """Return when the task that runs now ends at its present speed; None: none does, or it is one of ``tasks``."""
+        done_s = self.done_s(now)
+        running = next((each for each in self.work.tasks if each.begins_s <= done_s < each.ends_s), None)
+        if running is None or has_position(tasks, running.position) or self.unit.speed <= 0:
+            return None
+        return now + (running.ends_s - done_s) / self.unit.speed
 
     def _task_log(self, now: float) -> str:
         progress = self.task_progress(now)

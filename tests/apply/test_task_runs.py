@@ -8,7 +8,7 @@ import pytest
 from hcloud.apply.task_runs import new_ends
 from hcloud.core.arrays import TaskList
 from hcloud.core.model import Checkpoint, EventKind, Job, JobState, Retries
-from hcloud.core.task_runs import TaskEnds, TaskProgress, TaskRun
+from hcloud.core.task_runs import TaskEnds, TaskProgress, TaskRun, ends_of_text
 from hcloud.planner.array_tasks import may_share_unit
 from tests.apply.conftest import MakeDeployment
 from tests.apply.deployment import Deployment
@@ -98,7 +98,7 @@ def test_a_lost_machine_loses_only_the_task_that_ran(site: Deployment) -> None:
     assert [each.fields["cause"] for each in lost] == ["instance_lost"]  # of the task that ran
 
 
-def test_tasks_of_a_run_are_cancelled_and_the_others_begin_anew(site: Deployment) -> None:
+def test_tasks_of_a_run_are_cancelled_and_the_others_begin_anew_but_the_one_that_runs(site: Deployment) -> None:
     store = site.scene.store
     site.submit("sleep", "10", tasks=tasks(10, per_unit=10))
     site.until(lambda: any(job.state is JobState.RUNNING for job in rows(site)))
@@ -107,6 +107,17 @@ def test_tasks_of_a_run_are_cancelled_and_the_others_begin_anew(site: Deployment
     record = site.job().task_record
     assert record is not None and record.cancelled == ((5, 6),) and record.count("succeeded") == 8
     assert store.job("job-7").state is JobState.CANCELLED
+    ended = [ends_of_text(text) for event in site.events(EventKind.TASKS_ENDED) for text in event.fields["ended"]]
+    assert {each.cause for each in ended} == {None}
+
+
+def test_the_task_that_runs_is_stopped_if_it_is_cancelled_or_all_are(site: Deployment) -> None:
+    site.submit("sleep", "1000", tasks=tasks(4, per_unit=4))
+    site.until(lambda: any(job.state is JobState.RUNNING for job in rows(site)))
+    site.scene.store.cancel_tasks("job-1", [2], "ada", site.now)
+    site.cycle(2)
+    site.scene.store.request_cancel("job-1", "ada", site.now)
+    site.until(lambda: site.state() is JobState.CANCELLED, cycles=40)
 
 
 def test_an_array_is_cancelled_with_its_runs(site: Deployment) -> None:

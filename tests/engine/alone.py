@@ -65,10 +65,11 @@ def run_alone(
     mode: str = "best_effort",
     settings: Mapping[str, str] | None = None,
     archive: Path | None = None,
+    stop: Mapping[str, object] | None = None,
     **changes: object,
 ) -> Outcome:
     """Run one unit to its end. ``without``: isolation (or "prepared_root") not used; ``metadata``: in a network with
-    a false service."""
+    a false service; ``stop``: what is asked of it once its first task has begun."""
     request = {
         "folder": str(folder),
         "spec": unit_to_wire(replace(_unit(command), **changes)),  # type: ignore[arg-type]
@@ -78,6 +79,7 @@ def run_alone(
         "mode": mode,
         "settings": dict(settings or {}),
         "archive": str(archive) if archive else None,
+        "stop": stop,
     }
     if uid:
         os.chown(folder, uid, uid)
@@ -186,6 +188,9 @@ def _keep(bootstrap: Bootstrap, isolation: sandbox.Isolation, request: Mapping[s
     if pid == 0:
         keeper.keep(unit, lock, unit_from_wire(plain), uid, bootstrap, isolation, prepared=prepared)
     os.close(lock)
+    if request["stop"] is not None:
+        wait_until(lambda: b"begin" in read_output(unit.path / "log", "tasks", 0, 1 << 20)[0], timeout_s=180)
+        unit.write("stop.json", request["stop"])
     os.waitpid(pid, 0)
     wait_until(lambda: unit.ended and not unit.kept, timeout_s=180)
     streams = [read_output(unit.path / "log", stream, 0, 1 << 20)[0] for stream in ("stdout", "stderr")]

@@ -34,7 +34,7 @@ class Bench:
     def keeper(self, *, idle: bool = True) -> tuple[socket.socket, socket.socket]:
         """Return the worker's socket and that of a new keeper."""
         ours, theirs = socket.socketpair()
-        self.keepers.add(ours)
+        self.keepers.add(ours, Unit(Path("/nowhere")))
         if idle:
             theirs.sendall(b"i")
             self.keepers.take(ours)

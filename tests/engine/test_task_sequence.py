@@ -92,6 +92,16 @@ def test_a_task_that_ends_its_launcher_fails_and_no_other_begins(tmp_path: Path)
     assert parse_task_log(found.log.encode()).slices.keys() == {10, 11}
 
 
+@pytest.mark.parametrize("stopped", [[[11, 12]], [[10, 10]], None])
+def test_a_task_ends_although_its_unit_is_stopped_for_others(tmp_path: Path, stopped: list[list[int]] | None) -> None:
+    stop = {"cause": "evicted", "at": 1.0} | ({} if stopped is None else {"tasks": stopped})
+    found = run_alone(tmp_path, "sleep 1; echo done", tasks=tasks(3), stop=stop)
+    (only,) = ends(found)
+    is_spared = stopped == [[11, 12]]
+    assert (only.first, only.cause) == (10, None if is_spared else FailureCause.EVICTED), found
+    assert found.stdout == "done\n" * is_spared and found.exit["cause"] == "evicted"
+
+
 def test_no_task_begins_later_than_the_run_may_last(tmp_path: Path) -> None:
     found = run_alone(tmp_path, "sleep 0.2", tasks=tasks(9, begin_within_s=0.1))
     assert [(each.first, each.last) for each in ends(found)] == [(10, 10)], found
