@@ -298,9 +298,10 @@ def _chart(context: ApiContext, caller: Caller, use: MachineUse, now: float) -> 
         return ""
     return json.dumps(
         {
-            "names": ["vCPUs in use, %"],
-            "y": "share of vCPUs",
+            "names": ["in use"],
+            "y": "vCPUs in use, %",
             "unit": " %",
+            "most": 100,
             "data": [times, [round(100.0 * each, 1) for each in shares]],
         }
     )

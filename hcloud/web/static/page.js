@@ -34,7 +34,7 @@
     const options = {
       width: place.clientWidth || 600, height: 240, series: [{}, ...series],
       axes: [{ ...axis, ...(shown.x ? { label: shown.x, scale: "x" } : {}) }, { ...axis, size: 70, label: shown.y }],
-      scales: { x: { time: !shown.x }, y: { range: (_, low, high) => [Math.min(0, low), high > 0 ? high * 1.08 : 1] } },
+      scales: { x: { time: !shown.x }, y: { range: (_, low, high) => [Math.min(0, low), shown.most || (high > 0 ? high * 1.08 : 1)] } },
     };
     // Each day is one of the zone that the page names, and drawn as if it were one of UTC.
     if (shown.bars) options.tzDate = (at) => uPlot.tzDate(new Date(at * 1e3), "Etc/UTC");
