@@ -9,8 +9,8 @@ from pathlib import Path
 import click
 
 from hcloud.classifier.profiles import ReferenceProfile
-from hcloud.cli.compare import progress
 from hcloud.cli.output import FiniteRange, WholeRange
+from hcloud.cli.progress_bar import progress
 from hcloud.config import package_data, read_documents
 from hcloud.config.profiles import load_profiles, write_profile
 from hcloud.core.clock import SystemClock

@@ -7,17 +7,17 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
-from functools import partial, wraps
+from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
 import click
-from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
-from rich.progress import Progress as Bar
 
 from hcloud.cli.history import Recorded
-from hcloud.cli.output import WholeRange, console, price_age, write_json
+from hcloud.cli.output import console, price_age, write_json
+from hcloud.cli.progress_bar import progress
+from hcloud.cli.seeds import Seeds
 from hcloud.cli.signals import exit_on_signal
 from hcloud.core.errors import BadInput, SimulationStalled
 from hcloud.plots import require_matplotlib, to_svg
@@ -73,76 +73,6 @@ def _create(folder: Path, named: str) -> None:
         raise BadInput(f"{named} cannot be created: {error.strerror}") from error
     if not os.access(folder, os.W_OK | os.X_OK):
         raise BadInput(f"{named} is not writable; name another directory")
-
-
-F = TypeVar("F", bound=Callable[..., Any])
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Seeds:
-    """The random seeds of a comparison."""
-
-    every: range
-    processes: int
-    """Number of seeds that are simulated in parallel."""
-
-
-_SEED = (
-    click.option(
-        "--seed",
-        type=WholeRange(min=0),
-        default=0,
-        show_default=True,
-        help="Random seed: boot times, stockouts, spot preemptions, and the jobs of scenarios.",
-    ),
-    click.option(
-        "--seeds",
-        "count",
-        type=WholeRange(1, 10_000),
-        default=1,
-        show_default=True,
-        help="Simulate N seeds, starting at --seed; show means with confidence limits, and which differences may be "
-        "chance.",
-        metavar="N",
-    ),
-    click.option(
-        "--processes", type=WholeRange(1, 1024), help="Number of --seeds to simulate in parallel (default: CPUs)."
-    ),
-)
-
-
-def seeds_options(function: F) -> F:
-    """Add ``--seed``, ``--seeds`` and ``--processes``; the command receives them as ``seeds``, a :class:`Seeds`."""
-
-    @wraps(function)
-    def command(*args: Any, seed: int, count: int, processes: int | None, **others: Any) -> Any:
-        if processes is not None and count == 1:
-            raise BadInput("--processes needs --seeds: it sets how many seeds are simulated in parallel")
-        seeds = Seeds(every=range(seed, seed + count), processes=processes or os.cpu_count() or 1)
-        return function(*args, seeds=seeds, **others)
-
-    decorated: Any = command
-    for option in reversed(_SEED):
-        decorated = option(decorated)
-    return cast(F, decorated)
-
-
-@contextmanager
-def progress(total: int) -> Iterator[Callable[[str], None]]:
-    """Show a progress bar of ``total`` steps, on a terminal only; yields the function that completes one.
-
-    The bar is drawn by the calling thread: a load that a measurement starts is killed when its thread ends.
-    """
-    columns = (TextColumn("{task.description:<18}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    shown = console(stderr=True)
-    drawn = Bar(*columns, console=shown, transient=True, auto_refresh=False, disable=not shown.is_terminal)
-    with exit_on_signal(), drawn as bar:
-        task = bar.add_task("", total=total, completed=-1)
-
-        def advance(name: str) -> None:
-            bar.update(task, advance=1, description=name, refresh=True)
-
-        yield advance
 
 
 EXIT_INCOMPLETE = 1

@@ -13,7 +13,6 @@ import click
 
 from hcloud.catalog import PricePlan, Quote
 from hcloud.cli.catalog import catalogue_in_force
-from hcloud.cli.compare import Seeds, seeds_options
 from hcloud.cli.output import (
     FiniteRange,
     NamedPath,
@@ -38,6 +37,7 @@ from hcloud.cli.reservations import (
     weeks_text,
 )
 from hcloud.cli.scheduled_load import LaunchedMachine, scheduled_load
+from hcloud.cli.seeds import Seeds, seeds_options
 from hcloud.cli.waiting_line import working
 from hcloud.client.connection import Connection
 from hcloud.config import load_policy

@@ -8,9 +8,9 @@ from typing import Any
 import click
 
 from hcloud.cli.bootstrap import bootstrap
-from hcloud.cli.compare import progress
 from hcloud.cli.library import diff, export, import_profiles, list_profiles, show
 from hcloud.cli.output import FiniteRange, WholeRange, console, format_option, table, write_csv, write_json, write_rows
+from hcloud.cli.progress_bar import progress
 from hcloud.engine.host import EngineHost
 from hcloud.profiler.source_charts import document, row, sentences, write_files
 from hcloud.profiler.sources import SOURCES, InterferenceSource, source_named, stress_ng

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from hcloud.classifier.profiles import ReferenceProfile
-from hcloud.cli.compare import progress
 from hcloud.cli.follow import ENDED, WAIT_S
 from hcloud.cli.output import printable
+from hcloud.cli.progress_bar import progress
 from hcloud.cli.transfer_bar import transfer_bar
 from hcloud.client.connection import Connection
 from hcloud.client.workdir import upload_workdir

@@ -13,11 +13,12 @@ import click
 
 from hcloud.catalog import CLOUDS
 from hcloud.cli.catalog import catalogue_in_force
-from hcloud.cli.compare import ComparisonOptions, Seeds, compare, seeds_options
+from hcloud.cli.compare import ComparisonOptions, compare
 from hcloud.cli.config import check_provider_settings
 from hcloud.cli.history import back_s_of, now_of, offered_clouds, recorded_workload
 from hcloud.cli.output import FiniteRange, NamedPath, WholeRange, format_option
 from hcloud.cli.report import SINCE_HELP
+from hcloud.cli.seeds import Seeds, seeds_options
 from hcloud.client.connection import Connection
 from hcloud.config import load_policy
 from hcloud.config.document import read_document

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from hcloud import wiring
 from hcloud.cli import drain
 from hcloud.cli.drain import MachinesStillUp, show_plan, wait_until_gone
 from hcloud.core.clock import ManualClock
@@ -119,7 +120,7 @@ def cloud(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cloud:
     cloud = Cloud()
     monkeypatch.setenv("HCLOUD_CONFIG", configured(Shell(directory=tmp_path)))
     monkeypatch.setenv("HCLOUD_SOCKET", str(tmp_path / "none.sock"))
-    monkeypatch.setattr(drain, "build_providers", lambda config, clock: {"m": cloud})
+    monkeypatch.setattr(wiring, "build_providers", lambda config, clock: {"m": cloud})
     monkeypatch.setattr("hcloud.client.connection.PATIENCE_S", 0.0)
     (tmp_path / "state").mkdir()
     return cloud

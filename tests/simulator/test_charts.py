@@ -10,7 +10,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from hcloud.cli.compare import ComparisonOptions, Seeds, compare
+from hcloud.cli.compare import ComparisonOptions, compare
+from hcloud.cli.seeds import Seeds
 from hcloud.core.errors import BadInput, HCloudError
 from hcloud.plots import label, require_matplotlib, to_svg, write
 from hcloud.report.spending_accounts import Account, Spending
