@@ -16,6 +16,7 @@ from hcloud.core.arrays import ids_text
 from hcloud.core.clock import SystemClock
 from hcloud.core.errors import BadInput, ConfigError
 from hcloud.core.units import utc_text
+from hcloud.spec.job_variables import SecretPart
 from hcloud.spec.jobfile import JobFile
 from hcloud.spec.validation import counted, json_schema
 
@@ -73,6 +74,8 @@ def _summary(asked: JobFile) -> Iterator[str]:
     together = "" if nodes.count == 1 else " together" if nodes.gang else f", from {nodes.minimum}"
     count = "1 node" if nodes.count == 1 else f"{nodes.count} nodes"
     yield f"  {count}{together}, each {need.vcpus:g} vCPUs, {need.memory} MiB memory, {gib(need.disk)} disk"
+    if need.gpus is not None:
+        yield f"  {need.gpus.to_gpus().words()} for each node"
     tasks = asked.to_tasks()
     if tasks is not None:
         at_once = f", at most {tasks.at_most} at once" if tasks.at_most is not None else ""
@@ -85,6 +88,10 @@ def _summary(asked: JobFile) -> Iterator[str]:
         yield f"  starts once {', '.join(f'{name} has {ending}' for name, ending in asked.after.items())}"
     if asked.framework is not None:
         yield f"  runs in {asked.framework}, which is started on all nodes"
+    if asked.image is not None:
+        yield f"  runs in the container image {asked.image}"
+    if secrets := [name for name, value in asked.env.items() if isinstance(value, SecretPart)]:
+        yield f"  secret variables: {', '.join(sorted(secrets))}"
     for each in asked.inputs:
         how = "uploaded with the job" if each.is_local else "fetched by each machine"
         yield f"  input {each.to} from {each.source}, {how}"
@@ -97,6 +104,9 @@ def _summary(asked: JobFile) -> Iterator[str]:
     limits = [f"at most {span(asked.max_runtime)}"] if asked.max_runtime else []
     limits += [f"at most {dollars(asked.budget_usd)}"] if asked.budget_usd else []
     tries = asked.retries.exit_code
+    if asked.retries.out_of_memory:
+        again = f"tried again {counted(asked.retries.out_of_memory, 'time')} when it runs out of memory"
+        limits.append(f"{again}, each with {asked.retries.memory_factor:g} times as much")
     limits.append(f"tried again {tries} times when it fails" if tries else "not tried again when it fails")
     yield f"  {', '.join(limits)}; {'may' if asked.interruptible else 'must not'} be interrupted"
 

@@ -199,7 +199,11 @@ def _job(document: Document, base: Path, now: float | None) -> JobFile:
     if job.env_file is not None:
         file = base / Path(job.env_file).expanduser()
         changes |= {"env_file": None, "env": {**read_env_file(file, document.where(("env_file",))), **job.env}}
-    return parse_job({**job.model_dump(mode="json"), **changes}, locate=document.where) if changes else job
+    return (
+        parse_job({**job.model_dump(mode="json", exclude_unset=True), **changes}, locate=document.where)
+        if changes
+        else job
+    )
 
 
 def read_env_file(path: Path, where: str = "") -> dict[str, str]:

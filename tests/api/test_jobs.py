@@ -1,11 +1,13 @@
 """Submitting, planning, listing and cancelling jobs."""
 
 import hashlib
+from pathlib import Path
 
 import pytest
 
 from hcloud.core.model import EventKind
 from tests.api.deployment import READER, ROOT, STRANGER, SUBMITTER, Deployment, job, sentence
+from tests.registry import FakeRegistry
 
 
 def test_submit_answers_with_ids_in_order_and_asks_for_a_cycle(deployment: Deployment) -> None:
@@ -23,6 +25,23 @@ def test_submit_records_the_caller_as_user_and_actor(deployment: Deployment) -> 
     deployment.client(STRANGER).post("/v1/jobs", json=[job()])
     (event,) = deployment.store.events(kinds=[EventKind.JOB_SUBMITTED])
     assert (event.user, event.actor) == (f"uid:{STRANGER}", f"uid:{STRANGER}")
+
+
+def test_an_image_that_its_registry_has_not_is_refused_before_anything_is_stored(
+    deployment: Deployment, tmp_path: Path
+) -> None:
+    (tmp_path / "manifest.json").write_text("{}")
+    with FakeRegistry({"tool": tmp_path}, login="ann:correct-horse").serve() as registry:
+        images = deployment.context.images
+        images.is_asked, images.private = True, (f"http://{registry.address}",)
+        login = {"HCLOUD_IMAGE_LOGIN": {"secret": "ann:correct-horse"}}
+        client = deployment.client(SUBMITTER)
+        for path in ("/v1/plan", "/v1/jobs"):
+            answer = client.post(path, json=[job(image=f"{registry.address}/tool:2", env=login)])
+            assert "body[0].job.image: image 127.0.0.1" in sentence(answer) and "has no '2'" in sentence(answer)
+        assert not deployment.store.jobs()
+        assert client.post("/v1/jobs", json=[job(image=f"{registry.address}/tool:1", env=login)]).status_code == 201
+        assert deployment.store.jobs()[0].spec.secrets == ("HCLOUD_IMAGE_LOGIN",)
 
 
 def test_submit_repeated_with_its_token_submits_nothing_twice(deployment: Deployment) -> None:

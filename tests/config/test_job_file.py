@@ -162,6 +162,9 @@ def test_every_failure_cause_can_be_given_retries() -> None:
             {"retries": {"out_of_memory": 1, "memory_factor": 1}},
             "retries.memory_factor: must be above 1, such as 2: with the same memory it would run out again",
         ),
+        ({"env": {"HCLOUD_IMAGE_LOGIN": "a:b"}}, "env: has HCLOUD_IMAGE_LOGIN, the login for an image's registry"),
+        ({"image": "x:1", "env": {"HCLOUD_IMAGE_LOGIN": "a:b"}}, "env: has HCLOUD_IMAGE_LOGIN as plain text; make it"),
+        ({"image": "x:1", "env": {"HCLOUD_IMAGE_LOGIN": {"secret": "ab"}}}, "env: has HCLOUD_IMAGE_LOGIN without"),
         ({"framework": "mpi"}, "framework: mpi is started on several nodes; set nodes, such as 2, or leave it out"),
         ({"framework": "dsk", "nodes": 2}, "framework: must be one of dask, mpi, torchrun, not 'dsk'; did you mean"),
         ({"framework": "dask", "nodes": "2..4"}, "nodes: must be one number: all nodes of dask start together"),
@@ -256,6 +259,8 @@ def test_work_directory_is_beside_the_job_file_and_must_be_there(tmp_path: Path)
     (tmp_path / "jobs" / "work").mkdir(parents=True)
     file.write_text("name: a\ncommand: x\nworkdir: work\n")
     assert load_job(file)[0].workdir == str(tmp_path / "jobs" / "work")
+    file.write_text("name: a\ncommand: x\nworkdir: work\nframework: mpi\nnodes: 2\n")
+    assert load_job(file)[0].framework == "mpi"  # a network that was left out is not one that was named
     file.write_text("name: a\ncommand: x\n\nworkdir: wrok\n")
     with pytest.raises(ConfigError) as refused:
         load_job(file)

@@ -10,6 +10,7 @@ import tarfile
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -149,8 +150,12 @@ def test_torchrun_runs_what_is_no_script_of_python_as_a_program(tmp_path: Path) 
 
 
 @needs_bwrap
-def test_a_missing_program_is_named(watch: Watch) -> None:
-    units = gang("torchrun", "train.py")
+def test_a_missing_program_is_named(watch: Watch, tmp_path: Path) -> None:
+    archive = work_directory(
+        tmp_path / "python.tar.gz", programs={"python3": '#!/bin/sh\nexec /usr/bin/python3 "$@"\n'}
+    )
+    units = gang("torchrun", "train.py", workdir=archive)
+    units = [replace(each, env={**each.env, "PATH": "/job/bin"}) for each in units]  # this host may have torchrun
     watch.runner.start(units)
     for record in map(watch.ended, units):
         assert record.cause is FailureCause.START_REFUSED
