@@ -34,6 +34,7 @@ needs_root = needs(ROOT, "only root can become another user, give units a user i
 needs_bwrap = needs(BWRAP, "bubblewrap is not installed")
 needs_podman = needs(ROOT and BWRAP and shutil.which("podman"), "container images need root, podman and bubblewrap")
 needs_stress_ng = needs(shutil.which("stress-ng"), "stress-ng is not installed")
+needs_torchrun = needs(shutil.which("torchrun"), "PyTorch (Debian package python3-torch) is not installed")
 needs_mpirun = needs(shutil.which("mpirun"), "Open MPI (Debian package openmpi-bin) is not installed")
 needs_systemd_analyze = needs(shutil.which("systemd-analyze"), "systemd-analyze is not installed: units not verified")
 needs_promtool = needs(PROMTOOL, "promtool (Debian package prometheus) is not installed")

@@ -20,7 +20,7 @@ from hcloud.engine.gang_credential import gang_of, gang_pem, gang_port
 from hcloud.engine.gang_launcher import Gang, Line, Stopped, torchrun_command
 from hcloud.provider import UnitSpec
 from tests.engine.site import PATIENCE_S, Site, Watch, free_port, new_unit_id
-from tests.machine import needs, needs_bwrap, needs_mpirun
+from tests.machine import needs, needs_bwrap, needs_mpirun, needs_torchrun
 from tests.waiting import wait_until
 
 NODES = ("inst-1", "inst-2")
@@ -37,6 +37,14 @@ MPI_PROGRAM = (
     "import os, sys; from mpi4py import MPI; world = MPI.COMM_WORLD; total = world.allreduce(world.rank + 1); "
     "print(world.rank, 'of', world.size, 'on node', os.environ['HCLOUD_RANK'], 'sum', total, flush=True); sys.exit(3)"
 )
+
+TORCH_PROGRAM = """
+import torch, torch.distributed as gang
+gang.init_process_group("gloo")
+part = torch.tensor([gang.get_rank() + 1])
+gang.all_reduce(part)
+print(gang.get_rank(), "of", f"{gang.get_world_size()}: {part.item()}")
+"""
 
 
 @pytest.fixture(scope="module")
@@ -129,6 +137,17 @@ def test_mpi_runs_processes_on_all_nodes_and_ends_with_their_exit_code(watch: Wa
     assert run(watch, units) == [3, 0], watch.output(units[0], "stderr")
     told = sorted(watch.output(units[0]).splitlines())
     assert told == [f"{rank} of 4 on node {rank // 2} sum 10" for rank in range(4)]
+
+
+@needs_bwrap
+@needs_torchrun
+def test_processes_of_torchrun_on_all_nodes_meet_and_add_up(watch: Watch, tmp_path: Path) -> None:
+    archive = work_directory(tmp_path / "sum.tar.gz", programs={"sum.py": TORCH_PROGRAM})
+    # Debian's PyTorch 1.13 fails with Python 3.11 unless both are set; it puts the process before each line.
+    own = {"PET_REDIRECTS": "1", "PET_TEE": "1"}
+    units = [replace(each, env={**each.env, **own}) for each in gang("torchrun", "bin/sum.py", workdir=archive)]
+    assert run(watch, units) == [0, 0], watch.output(units[0], "stderr")
+    assert [watch.output(unit) for unit in units] == [f"[default0]:{rank} of 2: 3\n" for rank in (0, 1)]
 
 
 @needs_bwrap
