@@ -261,7 +261,7 @@ def destroy_everything(
         NotAllSeen: a listing failed or was partial; nothing was changed.
         NotAllEnded: a provider refused; others did as asked, and repeating the command does the rest.
     """
-    # Only this needs the store and the providers: other orders go to the daemon, and start four times as fast without.
+    # Only this needs the store and the providers: other orders go to the daemon, and start faster without.
     from hcloud.cli.config import load_with_policy
     from hcloud.wiring import build_providers
 
