@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 from array import array
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from hcloud.core.model import PROFILE_TAG, Event, EventKind, JobState
+from hcloud.core.rows import number_of
 from hcloud.report.grouping import Grouping, JobFacts, job_facts, number, text
+from hcloud.report.run_costs import ended_tasks
 from hcloud.report.serving import Serving
 from hcloud.report.table import ReportTable, Row, Value, columns, share_pct
 
@@ -17,6 +19,7 @@ PERFORMANCE_KINDS: frozenset[EventKind] = frozenset(
         EventKind.JOB_SUBMITTED,
         EventKind.JOB_STATE,
         EventKind.JOB_FINISHED,
+        EventKind.TASKS_ENDED,
         EventKind.UNIT_STARTED,
         EventKind.UNIT_ENDED,
         EventKind.SAMPLE,
@@ -46,6 +49,8 @@ class _JobRecord:
     attempt_started_at: float | None = None
     ended_at: float | None = None
     run_s: float | None = None
+    task_run_s: float | None = None
+    """How long it ran itself, if other tasks ran in its unit."""
     target_met: float | None = None
     """Share (0..1) to which the target was met; None if it is undecided or the job has no target."""
 
@@ -99,6 +104,7 @@ class _ArrayRecord:
     facts: JobFacts
     target: str
     submitted_at: float
+    deadline_at: float | None
     total: int
     state: str = JobState.SUBMITTED.value
     ended_at: float | None = None
@@ -130,6 +136,7 @@ class _JobLog:
                 facts=job_facts(event),
                 target=_target_text(text(event, "target_kind"), event, event.at),
                 submitted_at=event.at,
+                deadline_at=_deadline(event),
                 total=total,
             )
         elif event.kind is EventKind.JOB_SUBMITTED:
@@ -143,11 +150,38 @@ class _JobLog:
             self.machines[event.instance_id or ""] = (pool, text(event, "market"))
         elif event.kind is EventKind.INSTANCE_TERMINATED:
             self.machines.pop(event.instance_id or "", None)
+        elif event.kind is EventKind.TASKS_ENDED:
+            self._tasks_ended(event)
         elif (live := self.live.get(event.job_id or "")) is not None:
             self._apply(live, event)
         elif event.kind in _OF_ARRAYS and (array := self.arrays.get(event.job_id or "")) is not None:
             array.state = text(event, "to") or text(event, "state") or array.state
             array.ended_at = event.at if event.kind is EventKind.JOB_FINISHED else None
+
+    def _tasks_ended(self, event: Event) -> None:
+        """Add the tasks that succeeded in the unit of another one; those that failed have events of their own."""
+        array, lead = self.arrays.get(event.job_id or ""), text(event, "attempt").rpartition(".")[0]
+        if array is None:
+            return
+        for task_id, ended in ended_tasks(event):
+            job_id = f"job-{number_of(array.facts.id) + 1 + ended.first}"
+            run_s = ended.ended_at - ended.started_at
+            if ended.cause is not None:
+                continue
+            if job_id == lead:
+                if job_id in self.live:
+                    self.live[job_id].task_run_s = run_s
+                continue
+            met = None if array.deadline_at is None else float(ended.ended_at <= array.deadline_at)
+            record = _JobRecord(
+                facts=replace(array.facts, id=job_id, array=array.facts.id, task=task_id),
+                target=array.target, submitted_at=array.submitted_at, deadline_at=array.deadline_at,
+                serving=Serving(since=self.since, started_at=ended.started_at), state=JobState.SUCCEEDED.value,
+                attempts={f"{job_id}.1"}, ended_at=ended.ended_at, run_s=run_s, target_met=met,
+            )  # fmt: skip
+            record.pool, record.market = self.machines.get(event.instance_id or "", ("", ""))
+            if ended.ended_at >= self.since:
+                self.add(record)
 
     def _apply(self, record: _JobRecord, event: Event) -> None:
         if event.kind is EventKind.JOB_STATE:
@@ -155,8 +189,13 @@ class _JobLog:
             if text(event, "code") in ("released", "dependency_not_met"):
                 record.released_at = event.at
         elif event.kind is EventKind.UNIT_STARTED:
-            self._unit_started(record, event)
+            self._unit_started(record, event, event.at)
         elif event.kind is EventKind.UNIT_ENDED:
+            ran_in_a_run = text(event, "attempt") not in record.attempts and "exit_code" in event.fields
+            if ran_in_a_run and record.facts.array and event.fields["exit_code"] is not None:
+                began_at = number(event, "started_at", event.at)
+                self._unit_started(record, event, began_at)
+                record.task_run_s = max(0.0, number(event, "at", event.at) - began_at)
             record.serving.unit_ended(event)
         elif event.kind is EventKind.SAMPLE:
             record.serving.count_sample(event)
@@ -164,18 +203,19 @@ class _JobLog:
             record.state = text(event, "state")
             record.ended_at = event.at
             record.run_s = number(event, "run_s") if "run_s" in event.fields else None
+            record.run_s = record.task_run_s if record.task_run_s is not None else record.run_s
             met = event.fields.get("target_met")
             record.target_met = float(met) if isinstance(met, bool) else None
             del self.live[record.facts.id]
             if event.at >= self.since:
                 self.add(record)
 
-    def _unit_started(self, record: _JobRecord, event: Event) -> None:
+    def _unit_started(self, record: _JobRecord, event: Event, at: float) -> None:
         attempt = text(event, "attempt")
         if attempt not in record.attempts:
             record.attempts.add(attempt)
-            record.attempt_started_at = event.at
-        record.serving.unit_started(event.at)
+            record.attempt_started_at, record.task_run_s = at, None
+        record.serving.unit_started(at)
         record.pool, record.market = self.machines.get(event.instance_id or "", (record.pool, record.market))
 
     def add(self, record: _JobRecord) -> None:
@@ -337,18 +377,22 @@ def _percentiles(values: array[float]) -> tuple[Value, Value]:
 def _new_record(event: Event, since: float) -> _JobRecord:
     kind = text(event, "target_kind")
     submitted_at = number(event, "submitted_at", event.at)  # tasks are made later than they were submitted
-    deadline = event.fields.get("deadline_at")
     return _JobRecord(
         facts=job_facts(event),
         target=_target_text(kind, event, submitted_at),
         submitted_at=submitted_at,
-        deadline_at=float(deadline) if isinstance(deadline, (int, float)) else None,
+        deadline_at=_deadline(event),
         serving=Serving(
             latency_ms=number(event, "latency_ms") if kind == "service" else None,
             percentile=number(event, "percentile", 99.0),
             since=since,
         ),
     )
+
+
+def _deadline(event: Event) -> float | None:
+    deadline = event.fields.get("deadline_at")
+    return float(deadline) if isinstance(deadline, (int, float)) else None
 
 
 def _target_text(kind: str, event: Event, submitted_at: float) -> str:

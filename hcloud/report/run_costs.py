@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, MutableMapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from hcloud.core.arrays import parse_ids
 from hcloud.core.model import Event, EventKind, JobId
 from hcloud.core.rows import number_of
-from hcloud.core.task_runs import ends_of_text
+from hcloud.core.task_runs import TaskEnds, ends_of_text
 from hcloud.report.grouping import text
 
 if TYPE_CHECKING:
@@ -30,10 +30,10 @@ class RunCosts:
         if event.kind is not EventKind.TASKS_ENDED or not array or not lead:
             return
         own = number_of(lead) - number_of(array) - 1
-        for task_id, (position, lasted_s) in zip(_ids(text(event, "ids")), _ended(event), strict=False):
+        for task_id, ended in ended_tasks(event):
             label = f"{array}[{task_id}]"
-            self._tasks.setdefault(lead, []).append((label, lasted_s))
-            if position == own:
+            self._tasks.setdefault(lead, []).append((label, ended.ended_at - ended.started_at))
+            if ended.first == own:
                 self._labels[lead] = label
 
     def share(self, lines: MutableMapping[tuple[str, ...], CostLine]) -> None:
@@ -51,14 +51,20 @@ class RunCosts:
                 lines[row] = lines[row].plus(part) if row in lines else part
 
 
+def ended_tasks(event: Event) -> Iterator[tuple[int, TaskEnds]]:
+    """Yield the id of each task of which a TASKS_ENDED event tells, with its end: those in a row ran equally long."""
+    return zip(_ids(text(event, "ids")), _ended(event), strict=False)
+
+
 def _ids(listed: str) -> Iterator[int]:
     for first, last, step in parse_ids(listed)[0] if listed else ():
         yield from range(first, last + 1, step)
 
 
-def _ended(event: Event) -> Iterator[tuple[int, float]]:
-    """Yield the position of each task that ended, and how long it ran: those in a row equally long."""
+def _ended(event: Event) -> Iterator[TaskEnds]:
     given = event.fields.get("ended")
     for each in map(ends_of_text, map(str, given if isinstance(given, list | tuple) else ())):
-        for position in range(each.first, each.last + 1):
-            yield position, (each.ended_at - each.started_at) / each.count
+        lasted_s = (each.ended_at - each.started_at) / each.count
+        for number in range(each.count):
+            began_at, at = each.started_at + number * lasted_s, each.first + number
+            yield replace(each, first=at, last=at, started_at=began_at, ended_at=began_at + lasted_s)

@@ -54,6 +54,28 @@ def test_performance_by_user_counts_tasks_and_not_their_array(ended: Deployment)
     assert (row["jobs"], row["succeeded"], row["failed"], row["live"]) == (5, 4, 1, 0)
 
 
+def test_performance_of_tasks_that_share_a_unit_is_that_of_each(make: object) -> None:
+    site: Deployment = make()  # type: ignore[operator]
+    matrix = (("s", ("2", "3", "4", "5")), ("code", ("0", "7")))
+    site.submit(
+        "/bin/sh",
+        "-c",
+        "sleep $s; exit $code",
+        tasks=TaskList(ranges=((0, 4, 2), (7, 7, 1)), matrix=matrix, per_unit=4),
+    )
+    site.until(lambda: not site.scene.store.live().submitted and not site.scene.store.live().arrays)
+    by_task = {row["task"]: row for row in rows(site, "performance", "task")}
+    assert list(by_task) == [f"job-1[{n}]" for n in (0, 2, 4, 7)]
+    assert [row["state"] for row in by_task.values()] == ["succeeded"] * 3 + ["failed"]
+    # Of tasks in a row that succeeded, which are reported together, the mean.
+    assert [row["run_s"] for row in by_task.values()] == pytest.approx([2.0, 3.5, 3.5, 5.0], abs=0.1)
+    assert [row["attempts"] for row in by_task.values()] == [1] * 4
+    (by_user,) = rows(site, "performance", "user")
+    assert (by_user["jobs"], by_user["succeeded"], by_user["failed"]) == (4, 3, 1)
+    (by_job,) = rows(site, "performance", "job")
+    assert (by_job["attempts"], by_job["run_s"]) == (4, pytest.approx(3.5, abs=0.1))
+
+
 def test_the_cost_of_a_unit_is_shared_by_the_run_times_of_its_tasks(make: object) -> None:
     site: Deployment = make()  # type: ignore[operator]
     listed = TaskList(ranges=((10, 13, 1),), matrix=(("s", tuple(map(str, range(14)))),), per_unit=4)
