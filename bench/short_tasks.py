@@ -54,7 +54,7 @@ def run() -> Iterator[Row]:
         yield row
     with home_with_cgroups() as home:
         home.daemon()
-        _until_ended(home, "jobs", 4)  # machines are up
+        _until_ended(home, "jobs", SLOTS)  # machines are up, as that of Slurm is
         for what in ("jobs", "an array"):
             yield from _hcloud(home, what, beside)
 
