@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 
+import highspy  # noqa: F401 (the first plan is not to be timed with its import)
 import numpy as np
 
 from hcloud.planner.fit.job_run_times import log_normal
