@@ -173,8 +173,8 @@ class BoundsForAnybody(FakeRunner):
 class RewritesExits(FakeRunner):
     """A stop after the end changes the exit record."""
 
-    def _stopped(self, unit_id: UnitId, instance_id: InstanceId, cause: Any) -> Any:
-        return replace(super()._stopped(unit_id, instance_id, cause), stop_at=self._now - 1, stop_cause=cause)
+    def _stopped(self, unit_id: UnitId, instance_id: InstanceId, cause: Any, tasks: Any) -> Any:
+        return replace(super()._stopped(unit_id, instance_id, cause, tasks), stop_at=self._now - 1, stop_cause=cause)
 
 
 class KeepsDeadWorkers(FakeRunner):
