@@ -37,13 +37,18 @@ def test_output_of_each_rank_of_a_gang_is_a_click_away(reader: Reader, fleet: Fl
 
 
 def test_the_use_of_machines_is_shown_over_time_with_their_neighbours(reader: Reader, fleet: Fleet) -> None:
-    pair = [fleet.submit(name, "sleep 600", vcpus=0.25) for name in ("one", "other")]
-    wait_for(lambda: all(fleet.state(each) == "running" for each in pair), "both run")
-    reader.open("/machines")
-    strips = reader.page.locator(".over-time .strip")
-    assert strips.count() >= 1
-    assert "of its vCPUs in use, between" in (strips.first.get_attribute("aria-label") or "")
-    assert strips.first.locator("path").count() >= 1
+    pair = list[str]()
+    for name in ("one", "other"):  # the other goes beside the one on its machine, which is up
+        pair.append(fleet.submit(name, "sleep 600", vcpus=0.25))
+        wait_for(lambda: fleet.state(pair[-1]) == "running", f"{name} runs")
+    known = reader.page.locator('.over-time .strip[aria-label*="of its vCPUs in use, between"]')
+
+    def use_is_known() -> bool:
+        reader.open("/machines")  # a unit's first samples come a moment after its start
+        return known.count() >= 1
+
+    wait_for(use_is_known, "use is known")
+    assert known.first.locator("path").count() >= 1
     found = reader.until("Measured loss", "section[aria-labelledby=h-neighbours]")
     assert [each in found for each in pair] == [True, True]
     for each in pair:
