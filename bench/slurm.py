@@ -50,7 +50,7 @@ PartitionName=main Nodes=ALL Default=YES State=UP
 
 
 def missing_programs() -> list[str]:
-    """Return the programs of Slurm and its authentication that are not installed; ``root``: who may run them."""
+    """Return what is missing of Slurm and its authentication: programs, or ``root``, which this user is not."""
     missing = [name for name in PROGRAMS if shutil.which(name, path=_PLACES) is None]
     return missing if os.geteuid() == 0 else [*missing, "root"]
 

@@ -42,7 +42,7 @@ from hcloud.report.table import ReportTable
 from hcloud.store import Store
 from hcloud.web.fleet import fleet_of
 from hcloud.web.site import as_markup, form_of, is_part, page_router, pages_of
-from hcloud.web.timeline import job_phases, phase_totals, timeline_entries
+from hcloud.web.timeline import job_periods, period_totals, timeline_entries
 
 router = page_router()
 PAGE_ROWS = 50
@@ -244,7 +244,7 @@ def _job_values(context: ApiContext, caller: Caller, job_id: str) -> dict[str, A
     events = store.events(job_id=job.id, limit=EVENTS_MAX, kinds=_PAGE_KINDS)
     view = arrays.view(store, job, caller)
     ended = job.state in JOB_ENDED
-    phases = [] if job.is_array else job_phases(job, events, context.clock.now())
+    phases = [] if job.is_array else job_periods(job, events, context.clock.now())
     return {
         "job": view,
         "raw": job,
@@ -256,7 +256,7 @@ def _job_values(context: ApiContext, caller: Caller, job_id: str) -> dict[str, A
         "entries": timeline_entries(timeline.steps[-STEPS_MAX:]),
         "steps_before": max(0, len(timeline.steps) - STEPS_MAX),
         "phases": phases,
-        "phase_totals": phase_totals(phases),
+        "period_totals": period_totals(phases),
         "cost": next((each for each in reversed(timeline.steps) if each.code == "cost"), None),
         "forecast": _forecast(context, caller, job_id) if own and not ended else None,
         "run_time": _run_time(context, caller, job, events) if own else None,

@@ -15,7 +15,7 @@ _STARTING = frozenset({JobState.AWAITING_INSTANCE, JobState.PLACED})
 
 
 @dataclass(frozen=True, slots=True)
-class Phase:
+class JobPeriod:
     """A stretch of a job's life."""
 
     kind: str
@@ -41,21 +41,21 @@ class TimelineEntry:
         return len(self.steps) > 1
 
 
-def job_phases(job: Job, events: Iterable[Event], now: float) -> list[Phase]:
-    """Return the phases from submission to the end, or to ``now``, by JOB_STATE events in order."""
+def job_periods(job: Job, events: Iterable[Event], now: float) -> list[JobPeriod]:
+    """Return the periods from submission to the end, or to ``now``, by JOB_STATE events in order."""
     cuts = [(job.submitted_at, _kind(JobState.SUBMITTED))]
     for event in events:
         if event.kind is EventKind.JOB_STATE and (to := str(event.fields.get("to"))) in set(JobState):
             cuts.append((max(event.at, cuts[-1][0]), _kind(JobState(to))))
     end = max(now if job.finished_at is None else job.finished_at, cuts[-1][0])
-    found = list[Phase]()
+    found = list[JobPeriod]()
     for (since, kind), (until, _) in pairwise([*cuts, (end, "")]):
         if until <= since:
             continue
         if found and found[-1].kind == kind:
-            found[-1] = Phase(kind, found[-1].since, until)
+            found[-1] = JobPeriod(kind, found[-1].since, until)
         else:
-            found.append(Phase(kind, since, until))
+            found.append(JobPeriod(kind, since, until))
     return found
 
 
@@ -63,10 +63,10 @@ def _kind(state: JobState) -> str:
     return "running" if state is JobState.RUNNING else "starting" if state in _STARTING else "waiting"
 
 
-def phase_totals(phases: Iterable[Phase]) -> dict[str, float]:
-    """Return how long all phases of each kind lasted together, in seconds."""
+def period_totals(periods: Iterable[JobPeriod]) -> dict[str, float]:
+    """Return how long all periods of each kind lasted together, in seconds."""
     totals = dict[str, float]()
-    for each in phases:
+    for each in periods:
         totals[each.kind] = totals.get(each.kind, 0.0) + each.seconds
     return totals
 

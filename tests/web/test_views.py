@@ -24,7 +24,7 @@ from hcloud.web.fleet import FRESH_S, FleetCache, MachineUses, busy_vcpus, fleet
 from hcloud.web.heat import EarlierUse, heat_map, use_points
 from hcloud.web.machines import busy_history, neighbour_losses
 from hcloud.web.money import day_chart
-from hcloud.web.timeline import job_phases, phase_totals, timeline_entries
+from hcloud.web.timeline import job_periods, period_totals, timeline_entries
 from hcloud.web.what_if import WhatIfRun, WhatIfRuns
 from tests.waiting import wait_until
 from tests.web.conftest import Site, form_token
@@ -192,13 +192,13 @@ def test_a_job_s_life_is_cut_into_phases(site: Site) -> None:
     since = job.submitted_at
     moves = (("queued", 1), ("awaiting_instance", 5), ("placed", 9), ("running", 10), ("queued", 20), ("running", 30))
     events = [state(since + at, to) for to, at in moves]
-    phases = job_phases(job, events, since + 50)
+    phases = job_periods(job, events, since + 50)
     assert [(each.kind, each.since - since, each.until - since) for each in phases] == [
         *(("waiting", 0, 5), ("starting", 5, 10), ("running", 10, 20), ("waiting", 20, 30), ("running", 30, 50)),
     ]
-    assert phase_totals(phases) == {"waiting": 15, "starting": 5, "running": 30}
-    ended = job_phases(replace(job, finished_at=since + 40), events, since + 50)
-    assert (ended[-1].until, job_phases(job, [], since)) == (since + 40, [])
+    assert period_totals(phases) == {"waiting": 15, "starting": 5, "running": 30}
+    ended = job_periods(replace(job, finished_at=since + 40), events, since + 50)
+    assert (ended[-1].until, job_periods(job, [], since)) == (since + 40, [])
 
 
 def test_reasons_to_wait_that_follow_each_other_are_folded() -> None:
