@@ -39,7 +39,8 @@ def test_output_of_each_rank_of_a_gang_is_a_click_away(reader: Reader, fleet: Fl
 def test_the_use_of_machines_is_shown_over_time_with_their_neighbours(reader: Reader, fleet: Fleet) -> None:
     pair = list[str]()
     for name in ("one", "other"):  # the other goes beside the one on its machine, which is up
-        pair.append(fleet.submit(name, "sleep 600", vcpus=0.25))
+        small = {"vcpus": 0.25, "memory": "256MiB"}  # half of the smallest machine
+        pair.append(fleet.submit(name, "sleep 600", resources=small))
         wait_for(lambda: fleet.state(pair[-1]) == "running", f"{name} runs")
     known = reader.page.locator('.over-time .strip[aria-label*="of its vCPUs in use, between"]')
 

@@ -10,6 +10,7 @@ import click
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from hcloud.cli.instance_table import memory_in_use
 from hcloud.cli.output import FiniteRange, console, printable, span, table, usd
 from hcloud.cli.status import troubles, waits_for
 from hcloud.client.connection import Connection
@@ -119,14 +120,10 @@ def _machine_row(each: dict[str, Any], now: float) -> list[Any]:
         offer["market"],
         f"{offer['price_usd_per_h']:.4f}",
         f"{_bar(used['vcpus'], capacity['vcpus'])} {used['vcpus']:g}/{capacity['vcpus']:g}",
-        f"{_bar(used['memory_mib'], capacity['memory_mib'])} {_gib(used)}/{_gib(capacity)} GiB",
+        f"{_bar(used['memory_mib'], capacity['memory_mib'])} {memory_in_use(each)}",
         span(now - each["launched_at"]) if each["launched_at"] is not None else "",
         " ".join(each["jobs"]),
     ]
-
-
-def _gib(resources: dict[str, Any]) -> str:
-    return f"{resources['memory_mib'] / 1024:.3g}"
 
 
 def _bar(used: float, whole: float) -> str:

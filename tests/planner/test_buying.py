@@ -408,3 +408,11 @@ def test_a_gang_keeps_no_machine_that_boots_when_the_others_are_not_to_be_had() 
     )
     assert told(plan, "job-1") == "cap_instances"
     assert bought(plan) == [("job-2",)]
+
+
+def test_launch_says_what_is_too_little_where_vcpus_are_free() -> None:
+    full = running(2, machine(1, LARGE), asks=spec(resources=need(1.0, 4 * 4096)))
+    [launch] = of(planned(simple(), machine(1, LARGE, idle_since=None), full, job(1), LARGE), Launch)
+    assert "too little memory on 1 machine with vCPUs free" in launch.reason.text
+    [plain] = of(planned(simple(), job(1), LARGE), Launch)
+    assert "too little" not in plain.reason.text

@@ -10,7 +10,7 @@ import numpy as np
 from hcloud.core.model import JOB_ON_INSTANCE, Job, Market, Number, Offer, Reason
 from hcloud.planner.budget import cost_is_shared
 from hcloud.planner.context import PlanContext
-from hcloud.planner.fleet import Places, vector
+from hcloud.planner.fleet import SLACK, Places, vector
 from hcloud.planner.job_groups import JobGroup
 from hcloud.planner.offer_ranking import rank_choices
 from hcloud.planner.placement.claims import suits_company
@@ -188,6 +188,10 @@ def launch_action(state: ProvisioningState, machine: PlannedInstance) -> Launch:
     text = f"{offer_words(offer)} for {names}: {why} of {counted(len(machine.choices), 'suitable offer')}"
     if machine.group.off_spot:
         text += f"; no spot: {machine.group.off_spot}"
+    lacking, crowded = short_of(state, machine.group)
+    if lacking:
+        numbers["short_of"] = lacking
+        text += f"; too little {lacking} on {counted(crowded, 'machine')} with vCPUs free"
     for code, (words, places) in held_back(state, machine.group).items():
         ids = [context.fleet.instances[at].id for at in places.tolist()]
         numbers[f"held_back_{code}"] = ", ".join(ids)
@@ -198,6 +202,16 @@ def launch_action(state: ProvisioningState, machine: PlannedInstance) -> Launch:
     for_jobs = tuple(job.id for job in jobs if job.state not in JOB_ON_INSTANCE)
     for_running = tuple(job.id for job in jobs if job.state in JOB_ON_INSTANCE)
     return Launch(offer=offer, expires_at=expires_at, for_jobs=for_jobs, reason=reason, for_running=for_running)
+
+
+def short_of(state: ProvisioningState, group: JobGroup) -> tuple[str, int]:
+    """Return what besides vCPUs is too little for ``group`` on instances whose vCPUs would do, and on how many."""
+    fleet = state.context.fleet
+    enough = fleet.free >= (group.demand - SLACK)[:, None]
+    crowded = fleet.placeable & enough[0] & ~enough[1:].all(axis=0)
+    named = zip(("memory", "disk", "GPUs"), enough[1:], strict=True)
+    lacking = [name for name, each in named if (crowded & ~each).any()]
+    return " and ".join(lacking), int(np.count_nonzero(crowded))
 
 
 def held_back(state: ProvisioningState, group: JobGroup) -> dict[str, tuple[str, Places]]:
