@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from fastapi import Request
+from markupsafe import Markup
 
 from hcloud.api.context import ApiContext, DaemonStatus, SpendStatus
 from hcloud.apply.directives import PAUSED
@@ -25,7 +26,7 @@ from hcloud.core.model import (
     JobId,
     JobState,
 )
-from hcloud.core.rows import number_of
+from hcloud.core.rows import Change, number_of, row_changes
 from hcloud.forecast.job_monitor import JobSamples, sampled_since
 from hcloud.store import LiveView
 
@@ -43,6 +44,7 @@ _DECISIONS = (
     EventKind.PROVIDER_TROUBLE,
 )
 _KINDS = {"service": "service", "batch": "batch", "best_effort": "best effort"}
+_PROFILING = "profiling runs"
 
 
 @dataclass(kw_only=True)
@@ -56,6 +58,8 @@ class MachineUse:
     """What the programs use of it, as measured lately; None: not known."""
     heat_cell: str = field(default="", compare=False, repr=False)
     """Its cell of the heat map, once that was made."""
+    row: Markup = field(default=Markup(), compare=False, repr=False)
+    """Its row of the list, once that was made, without its end: what it has cost, which grows."""
 
     @property
     def id(self) -> InstanceId:
@@ -95,35 +99,31 @@ class MachineUse:
         """The part of its price that pays for what is not used."""
         return self.usd_per_h * (1.0 - self.used_share)
 
+    @cached_property
+    def amounts(self) -> tuple[float, ...]:
+        """What it adds to the numbers of its :class:`FleetGroup`, in their order."""
+        if self.instance.state in INSTANCE_COMING:
+            return (1, 1, self.usd_per_h, 0.0, 0.0, 0.0, 0.0)
+        busy = (0.0, 0.0) if self.busy_vcpus is None else (min(self.busy_vcpus, self.vcpus), self.vcpus)
+        return (1, 0, self.usd_per_h, self.vcpus, self.held_vcpus, *busy)
 
-@dataclass(slots=True, kw_only=True)
+
+@dataclass(frozen=True, slots=True)
 class FleetGroup:
     """Machines of one market and type."""
 
     market: str
     provider: str
     type_name: str
-    machines: int = 0
-    coming: int = 0
-    vcpus: float = 0.0
-    held_vcpus: float = 0.0
-    busy_vcpus: float = 0.0
-    measured_vcpus: float = 0.0
+    machines: int
+    coming: int
+    usd_per_h: float
+    vcpus: float
+    """All vCPUs of the machines that are up."""
+    held_vcpus: float
+    busy_vcpus: float
+    measured_vcpus: float
     """vCPUs of the machines of which the use is measured."""
-    usd_per_h: float = 0.0
-
-    def add(self, use: MachineUse) -> None:
-        """Count one machine."""
-        self.machines += 1
-        self.coming += use.instance.state in INSTANCE_COMING
-        self.usd_per_h += use.usd_per_h
-        if use.instance.state in INSTANCE_COMING:
-            return
-        self.vcpus += use.vcpus
-        self.held_vcpus += use.held_vcpus
-        if use.busy_vcpus is not None:
-            self.busy_vcpus += min(use.busy_vcpus, use.vcpus)
-            self.measured_vcpus += use.vcpus
 
     @property
     def held_share(self) -> float | None:
@@ -136,52 +136,36 @@ class FleetGroup:
         return self.busy_vcpus / self.measured_vcpus if self.measured_vcpus else None
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WaitGroup:
     """Waiting jobs of one class with one reason."""
 
     code: str
-    jobs: int = 0
-    longest_s: float = 0.0
-    text: str = ""
+    jobs: int
+    longest_s: float
+    text: str
     """The reason in words, as of the job that waits longest."""
-    example: JobId = ""
+    example: JobId
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class QueueClass:
     """Jobs of one class that have not ended."""
 
     name: str
-    waiting: int = 0
-    running: int = 0
-    reasons: dict[str, WaitGroup] = field(default_factory=dict)
+    running: int
+    ranked: Sequence[WaitGroup]
+    """The waiting ones by reason, the most frequent first."""
 
-    def add(self, job: Job, now: float) -> None:
-        """Count one job."""
-        if job.state in JOB_ON_INSTANCE:
-            self.running += 1
-            return
-        self.waiting += 1
-        code = job.wait_code or ("held" if job.waits_for else str(job.state))
-        group = self.reasons.get(code)
-        if group is None:
-            group = self.reasons[code] = WaitGroup(code=code)
-        group.jobs += 1
-        waited_s = now - job.submitted_at
-        if waited_s >= group.longest_s or not group.example:
-            group.longest_s, group.example = waited_s, job.id
-            group.text = job.wait_text or _words(job)
+    @property
+    def waiting(self) -> int:
+        """Jobs that wait."""
+        return sum(each.jobs for each in self.ranked)
 
     @property
     def longest_s(self) -> float:
         """How long the job has waited that waits longest."""
-        return max((each.longest_s for each in self.reasons.values()), default=0.0)
-
-    @property
-    def ranked(self) -> list[WaitGroup]:
-        """Reasons, the most frequent first."""
-        return sorted(self.reasons.values(), key=lambda each: (-each.jobs, each.code))
+        return max((each.longest_s for each in self.ranked), default=0.0)
 
 
 def _words(job: Job) -> str:
@@ -201,6 +185,7 @@ class FleetNow:
     live: LiveView = field(repr=False)
     samples: Mapping[JobId, JobSamples] = field(repr=False)
     uses: MachineUses = field(repr=False)
+    queue: JobQueue = field(repr=False)
     status: DaemonStatus
     paused: str
     counts: Mapping[JobState, int]
@@ -219,7 +204,7 @@ class FleetNow:
     @cached_property
     def classes(self) -> Sequence[QueueClass]:
         """Jobs that have not ended, by class."""
-        return queue_classes(self.live.submitted, self.at)
+        return self.queue.classes(self.live, self.at)
 
     @cached_property
     def decisions(self) -> Sequence[Event]:
@@ -234,8 +219,7 @@ class FleetNow:
     @property
     def usd_per_h(self) -> float:
         """What all machines cost now."""
-        launched = (each.offer for each in self.live.instances if each.launched_at is not None)
-        return sum(offer.price_usd_per_h for offer in launched)
+        return sum(each.usd_per_h for each in self.groups)
 
     @property
     def coming(self) -> list[MachineUse]:
@@ -282,7 +266,7 @@ class MachineUses:
     def __init__(self) -> None:
         """Know nothing yet."""
         self._lock = threading.Lock()
-        self._jobs: dict[JobId, Job] = {}
+        self._jobs: Sequence[Job] = ()
         self._places: dict[JobId, frozenset[InstanceId]] = {}
         """Machines on which a job holds something."""
         self._by_machine: dict[InstanceId, dict[JobId, Job]] = {}
@@ -306,20 +290,19 @@ class MachineUses:
 
     def _changed(self, jobs: Sequence[Job]) -> set[InstanceId]:
         """Take in the jobs; return the machines on which some of them have changed."""
-        known, stale = self._jobs, set[InstanceId]()
-        for job in [each for each in jobs if known.get(each.id) is not each]:
-            stale |= self._put(job)
-        if len(known) != len(jobs):
-            for job_id in known.keys() - {each.id for each in jobs}:
-                stale |= self._remove(job_id)
-                del known[job_id]
+        stale = set[InstanceId]()
+        for before, job in row_changes(self._jobs, jobs):
+            if job is not None:
+                stale |= self._put(job)
+            elif before is not None:
+                stale |= self._remove(before.id)
+        self._jobs = jobs
         return stale
 
     def _put(self, job: Job) -> frozenset[InstanceId]:
         before, places = self._remove(job.id), frozenset[InstanceId]()
         if job.attempt is not None:
             places = frozenset(each.instance_id for each in job.attempt.allocations if not each.released)
-        self._jobs[job.id] = job
         if places:
             self._places[job.id] = places
             for each in places:
@@ -356,23 +339,108 @@ def _machine_use(instance: Instance, jobs: Iterable[Job], samples: Mapping[JobId
 
 def fleet_groups(uses: Iterable[MachineUse]) -> list[FleetGroup]:
     """Return the machines by market and type, the dearest first."""
-    groups: dict[tuple[str, str, str], FleetGroup] = {}
+    amounts: dict[tuple[str, str, str], list[tuple[float, ...]]] = {}
     for use in uses:
         offer = use.instance.offer
-        key = (offer.market.value, offer.provider, offer.instance_type.name)
-        if key not in groups:
-            groups[key] = FleetGroup(market=key[0], provider=key[1], type_name=key[2])
-        groups[key].add(use)
-    return sorted(groups.values(), key=lambda each: (-each.usd_per_h, each.market, each.type_name))
+        amounts.setdefault((offer.market, offer.provider, offer.instance_type.name), []).append(use.amounts)
+    groups = [FleetGroup(*key, *map(sum, zip(*each, strict=True))) for key, each in amounts.items()]
+    return sorted(groups, key=lambda each: (-each.usd_per_h, each.market, each.type_name))
 
 
-def queue_classes(jobs: Iterable[Job], now: float) -> list[QueueClass]:
-    """Return the jobs that have not ended by class: services, batch jobs, best effort, and profiling runs."""
-    classes = {name: QueueClass(name=name) for name in (*_KINDS.values(), "profiling runs")}
-    for job in jobs:
-        name = "profiling runs" if job.spec.profile is not None else _KINDS[job.spec.target.kind]
-        classes[name].add(job, now)
-    return [each for each in classes.values() if each.waiting or each.running]
+@dataclass(slots=True)
+class _WaitingJobs:
+    """Jobs of one class that wait with one reason."""
+
+    jobs: dict[JobId, Job] = field(default_factory=dict)
+    longest: Job | None = None
+    """The job that waits longest; None: to be found."""
+
+    def add(self, job: Job) -> None:
+        if not self.jobs or (self.longest is not None and _waits_before(job) < _waits_before(self.longest)):
+            self.longest = job
+        self.jobs[job.id] = job
+
+    def remove(self, job: Job) -> None:
+        del self.jobs[job.id]
+        if self.longest is job:
+            self.longest = None
+
+    def shown(self, code: str, now: float) -> WaitGroup:
+        first = self.longest = self.longest or min(self.jobs.values(), key=_waits_before)
+        return WaitGroup(
+            code=code,
+            jobs=len(self.jobs),
+            longest_s=now - first.submitted_at,
+            text=first.wait_text or _words(first),
+            example=first.id,
+        )
+
+
+def _waits_before(job: Job) -> tuple[float, int]:
+    return job.submitted_at, number_of(job.id)
+
+
+class JobQueue:
+    """The jobs that have not ended by class and reason, brought up to date by what changed since the last view."""
+
+    def __init__(self) -> None:
+        """Know nothing yet."""
+        self._lock = threading.Lock()
+        self._seen = LiveView()
+        self._running: Counter[str] = Counter()
+        self._waiting: dict[str, dict[str, _WaitingJobs]] = {name: {} for name in (*_KINDS.values(), _PROFILING)}
+
+    def classes(self, live: LiveView, now: float) -> list[QueueClass]:
+        """Return the classes with jobs: services, batch jobs, best effort, and profiling runs. Tasks do not count."""
+        with self._lock:
+            seen, self._seen = self._seen, live
+            changes: list[Change[Job]] = [
+                *row_changes(seen.jobs, live.jobs),
+                *row_changes(seen.arrays, live.arrays),
+                *row_changes(seen.held, live.held),
+            ]
+            # All removals first: a job that is held no longer leaves one kind of rows and is new in another.
+            for before, _ in changes:
+                if before is not None and not before.array:
+                    self._remove(before)
+            for _, job in changes:
+                if job is not None and not job.array:
+                    self._add(job)
+            found = [
+                QueueClass(name=name, running=self._running[name], ranked=_ranked(reasons, now))
+                for name, reasons in self._waiting.items()
+            ]
+        return [each for each in found if each.waiting or each.running]
+
+    def _add(self, job: Job) -> None:
+        name, code = _class_and_reason(job)
+        if code is None:
+            self._running[name] += 1
+        else:
+            self._waiting[name].setdefault(code, _WaitingJobs()).add(job)
+
+    def _remove(self, job: Job) -> None:
+        name, code = _class_and_reason(job)
+        if code is None:
+            self._running[name] -= 1
+            return
+        group = self._waiting[name][code]
+        group.remove(job)
+        if not group.jobs:
+            del self._waiting[name][code]
+
+
+def _class_and_reason(job: Job) -> tuple[str, str | None]:
+    """Return a job's class, and the code of the reason why it waits; None: it does not wait."""
+    name = _PROFILING if job.spec.profile is not None else _KINDS[job.spec.target.kind]
+    if job.state in JOB_ON_INSTANCE:
+        return name, None
+    return name, job.wait_code or ("held" if job.waits_for else str(job.state))
+
+
+def _ranked(reasons: Mapping[str, _WaitingJobs], now: float) -> list[WaitGroup]:
+    shown = [each.shown(code, now) for code, each in reasons.items()]
+    return sorted(shown, key=lambda each: (-each.jobs, each.code))
 
 
 class FleetCache:
@@ -383,7 +451,7 @@ class FleetCache:
         self._context = context
         self._lock = threading.Lock()
         self._last: FleetNow | None = None
-        self._uses = MachineUses()
+        self._uses, self._queue = MachineUses(), JobQueue()
         self._decisions: deque[Event] = deque(maxlen=DECISIONS_SHOWN)
         self._seq = 0
         """Number of the last event that was looked at."""
@@ -404,6 +472,7 @@ class FleetCache:
             live=context.store.live(),
             samples=context.snapshot().job_samples,
             uses=self._uses,
+            queue=self._queue,
             status=context.status(),
             paused=context.store.get_meta(PAUSED) or "",
             counts=Counter(context.store.counts()),

@@ -30,7 +30,7 @@ from hcloud.web import shapes
 from hcloud.web.fleet import FleetNow, MachineUse, fleet_of
 from hcloud.web.heat import heat_map, use_points
 from hcloud.web.now import decision_text
-from hcloud.web.site import as_markup, is_part, page_router, pages_of
+from hcloud.web.site import Site, as_markup, is_part, page_router, pages_of
 from hcloud.web.text import visible
 
 router = page_router()
@@ -62,13 +62,13 @@ def list_machines(
     """Show the live machines as heat maps of their use, now and over the last day, and as a list, worst used first."""
     _check_order(sort)
     request.app.state.earlier_use.read()
-    fleet, history = fleet_of(request), context.use_history
+    fleet, history, site = fleet_of(request), context.use_history, pages_of(request)
     asked = (sort, market, page)
-    shown = pages_of(request).kept_part(fleet, "_machines.html", asked, lambda: _list_values(fleet, history, *asked))
+    shown = site.kept_part(fleet, "_machines.html", asked, lambda: _list_values(site, fleet, history, *asked))
     if is_part(request):
         return HTMLResponse(shown)
     values: dict[str, Any] = {"sort": sort, "market": market, "page": page, "shown": as_markup(shown)}
-    return pages_of(request).render(request, "machines.html", **values)
+    return site.render(request, "machines.html", **values)
 
 
 def _check_order(sort: str) -> None:
@@ -78,13 +78,15 @@ def _check_order(sort: str) -> None:
 
 def _chosen(fleet: FleetNow, sort: str, market: str, page: int) -> tuple[list[MachineUse], list[MachineUse]]:
     """Return all machines of a market, and those of a page in their order."""
-    machines = [each for each in fleet.machines.values() if market in ("", each.instance.offer.market.value)]
+    machines = [each for each in fleet.machines.values() if market in ("", each.instance.offer.market)]
     ranked = sorted(machines, key=ORDERS[sort][1])
     return machines, ranked[page * PAGE_ROWS : (page + 1) * PAGE_ROWS]
 
 
-def _list_values(fleet: FleetNow, history: UseHistory, sort: str, market: str, page: int) -> dict[str, Any]:
+def _list_values(site: Site, fleet: FleetNow, history: UseHistory, sort: str, market: str, page: int) -> dict[str, Any]:
     machines, shown = _chosen(fleet, sort, market, page)
+    for use in shown:
+        use.row = use.row or as_markup(site.text("_machine_row.html", use=use))
     up = [each for each in machines if each.instance.state is InstanceState.READY]
     return {
         "shown": shown,
@@ -98,7 +100,7 @@ def _list_values(fleet: FleetNow, history: UseHistory, sort: str, market: str, p
         "sort": sort,
         "orders": {name: words for name, (words, _) in ORDERS.items()},
         "market": market,
-        "markets": sorted({each.instance.offer.market.value for each in fleet.machines.values()}),
+        "markets": sorted({each.market for each in fleet.groups}),
         "worst": max(up, key=lambda each: each.unused_usd_per_h, default=None),
         "unused_usd_per_h": sum(each.unused_usd_per_h for each in up),
         "price_usd_per_h": sum(each.usd_per_h for each in machines),

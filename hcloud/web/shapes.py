@@ -5,7 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
+from markupsafe import Markup, escape
+
 from hcloud.core.estimates import Estimate
+from hcloud.web.text import share, visible
 
 RADIUS = 90.0
 PRESSURE_MAX = 100.0
@@ -42,3 +45,12 @@ def heat(share: float) -> int:
 def column(value: float, low: float, high: float, width: float = 100.0) -> float:
     """Return where on a scale from ``low`` to ``high`` that is ``width`` long a value lies."""
     return 0.0 if high <= low else round(width * min(1.0, max(0.0, (value - low) / (high - low))), 2)
+
+
+def bar(part: float, label: str = "", tone: str = "") -> Markup:
+    """Return a bar of which a share (0..1) is filled; ``tone`` is a class of its own, such as ``hot``."""
+    words = escape(visible(label) or share(part))
+    return Markup(
+        f'<svg class="bar {tone}" viewBox="0 0 100 6" preserveAspectRatio="none" role="img" aria-label="{words}">'
+        f'<rect class="all" width="100" height="6"/><rect class="part" width="{column(part, 0, 1)}" height="6"/></svg>'
+    )

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qs, quote, urlsplit
+from urllib.parse import parse_qs, urlsplit
 
 import jinja2
 from fastapi import APIRouter, Request, Response
@@ -85,9 +85,12 @@ def _environment(version: str) -> jinja2.Environment:
         text.cell,
         text.visible,
         text.prose,
+        text.path,
+        text.job_link,
+        text.state,
+        shapes.bar,
     ):
         made.filters[shown.__name__] = shown
-    made.filters["path"] = lambda value: quote(str(value), safe="")
     made.globals.update(shapes=shapes, version=__version__, static=lambda name: f"/static/{name}?v={version}")
     return made
 

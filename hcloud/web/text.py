@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime
+from urllib.parse import quote
 
 from markupsafe import Markup, escape
 
@@ -88,9 +89,23 @@ def moment(at: float | None) -> Markup:
         found = datetime.fromtimestamp(at, UTC)
     except (OverflowError, ValueError, OSError):
         return escape(f"{at:g}")
-    return Markup('<time datetime="{}">{} UTC</time>').format(
-        found.strftime("%Y-%m-%dT%H:%M:%SZ"), found.strftime("%Y-%m-%d %H:%M:%S")
-    )
+    return Markup(f'<time datetime="{found:%Y-%m-%dT%H:%M:%SZ}">{found:%Y-%m-%d %H:%M:%S} UTC</time>')
+
+
+def path(value: object) -> str:
+    """Return text as one part of an address."""
+    return quote(str(value), safe="")
+
+
+# Functions, not macros, which cost several times as much: a page of machines has hundreds of them.
+def job_link(job_id: str) -> Markup:
+    """Return a link to a job's page."""
+    return Markup(f'<a href="/jobs/{path(job_id)}">{escape(visible(job_id))}</a>')
+
+
+def state(name: str) -> Markup:
+    """Return the mark of a state of a job or a machine."""
+    return Markup(f'<span class="state s-{escape(name)}">{escape(name.replace("_", " "))}</span>')
 
 
 def cell(value: object, unit: str) -> str:

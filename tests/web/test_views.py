@@ -3,6 +3,7 @@
 import json
 import re
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,9 +19,10 @@ from hcloud.forecast.job_monitor import JobSamples, Sampled
 from hcloud.forecast.use_history import SLOT_S, SLOTS, UseHistory
 from hcloud.planner.snapshot import Snapshot
 from hcloud.report.table import ReportTable, columns
+from hcloud.store import LiveView
 from hcloud.web import shapes, text
 from hcloud.web.applications import history_words
-from hcloud.web.fleet import FRESH_S, FleetCache, MachineUses, busy_vcpus, fleet_groups, queue_classes
+from hcloud.web.fleet import FRESH_S, FleetCache, JobQueue, MachineUses, busy_vcpus, fleet_groups
 from hcloud.web.heat import EarlierUse, heat_map, use_points
 from hcloud.web.machines import busy_history, neighbour_losses
 from hcloud.web.money import day_chart
@@ -60,41 +62,54 @@ def test_machines_are_counted_with_what_holds_them(site: Site) -> None:
     assert next(each for each in MachineUses().at(live, old).values() if each.jobs).busy_vcpus is None
 
 
-def uses_are_brought_up_to_date(site: Site) -> None:
-    deployment, uses, seen = site.deployment, MachineUses(), set[int]()
+def views_are_brought_up_to_date(site: Site) -> None:
+    deployment, uses, queue, seen = site.deployment, MachineUses(), JobQueue(), set[int]()
     for number in range(12):
         site.submitted("ada", command=["sleep", str(5 + 7 * number)], resources={"vcpus": 0.5})
     for _ in range(60):
         deployment.cycle()
         live, samples = deployment.store.live(), deployment.context.snapshot().job_samples
         assert uses.at(live, samples) == MachineUses().at(live, samples)
+        assert queue.classes(live, 0.0) == JobQueue().classes(live, 0.0)
         seen.add(sum(len(each.jobs) for each in uses.at(live, samples).values()))
     assert len(seen) > 5
 
 
-def test_uses_follow_what_changes(fresh_site: Site) -> None:
-    uses_are_brought_up_to_date(fresh_site)
+def test_views_follow_what_changes(fresh_site: Site) -> None:
+    views_are_brought_up_to_date(fresh_site)
 
 
-@pytest.mark.parametrize("fault", ["sampled_since", "_remove"])
-def test_uses_that_do_not_follow_are_noticed(fresh_site: Site, monkeypatch: pytest.MonkeyPatch, fault: str) -> None:
-    if fault == "sampled_since":
-        monkeypatch.setattr("hcloud.web.fleet.sampled_since", lambda before, now: set())
-    else:
-        monkeypatch.setattr(MachineUses, "_remove", lambda self, job_id: frozenset())
+@pytest.mark.parametrize(
+    ("place", "fault"),
+    [
+        ("sampled_since", lambda before, now: set()),
+        ("MachineUses._remove", lambda self, job_id: frozenset()),
+        ("JobQueue._remove", lambda self, job: None),
+    ],
+)
+def test_views_that_do_not_follow_are_noticed(
+    fresh_site: Site, monkeypatch: pytest.MonkeyPatch, place: str, fault: Callable[..., object]
+) -> None:
+    monkeypatch.setattr(f"hcloud.web.fleet.{place}", fault)
     with pytest.raises(AssertionError):
-        uses_are_brought_up_to_date(fresh_site)
+        views_are_brought_up_to_date(fresh_site)
 
 
 def test_waiting_jobs_are_grouped_by_class_and_reason(site: Site) -> None:
     job = site.deployment.store.job(site.submitted("ada"))
     waits = [replace(job, id=f"job-{at}", wait_code=f"code-{at % 2}", wait_text=f"why {at}") for at in range(5)]
     aged = [replace(each, submitted_at=100.0 + at) for at, each in enumerate(waits)]
-    (found,) = queue_classes(aged, 200.0)
+    queue = JobQueue()
+    (found,) = queue.classes(LiveView(jobs=tuple(aged)), 200.0)
     assert (found.name, found.waiting, found.running, found.longest_s) == ("best effort", 5, 0, 100.0)
     assert [(each.code, each.jobs, each.text, each.example) for each in found.ranked] == [
         ("code-0", 3, "why 0", "job-0"),
         ("code-1", 2, "why 1", "job-1"),
+    ]
+    (later,) = queue.classes(LiveView(jobs=tuple(aged[1:])), 300.0)  # the one that waited longest does so no more
+    assert [(each.jobs, each.longest_s, each.example) for each in later.ranked] == [
+        (2, 198.0, "job-2"),
+        (2, 199.0, "job-1"),
     ]
 
 
