@@ -17,7 +17,7 @@ from starlette.testclient import TestClient
 
 from bench.rows import Row
 from hcloud.api import build_app
-from hcloud.web import WebPages
+from hcloud.web.pages import WebPages
 from tests.api.deployment import CLOUD, ROOT, Deployment
 from tests.daemon.home import Home
 from tests.waiting import wait_until

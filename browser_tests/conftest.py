@@ -11,6 +11,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
@@ -19,7 +20,7 @@ from typing import Any
 import axe_playwright_python
 import httpx2
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
+from playwright.sync_api import Browser, Page, sync_playwright
 
 from tests.api.certificates import write_certificate
 
@@ -119,9 +120,9 @@ def free_port() -> int:
         return int(found.getsockname()[1])
 
 
-def set_up(home: Path) -> Fleet:
+def set_up(fleet: Fleet) -> Fleet:
     """Start a daemon with four slices of this machine, and give it jobs: the seventh has to wait."""
-    fleet = Fleet(home, free_port())
+    home = fleet.home
     fleet.run("init", "--home", str(home), "--provider", "local")
     config = home / "config.yaml"
     text = config.read_text().replace("127.0.0.1:8786", f"127.0.0.1:{free_port()}")
@@ -138,6 +139,7 @@ def set_up(home: Path) -> Fleet:
     (home / "tokens").write_text(f"ada:{sha256(ADAS_TOKEN.encode()).hexdigest()}:reader\n")
     fleet.start("daemon")
     wait_for(lambda: (home / "run" / "hcloud.sock").exists(), "the daemon listens")
+    fleet.start("web")
     fleet.submit("index", SEARCH, team="search")
     fleet.submit("index", SEARCH, team="search")
     fleet.submit("hostile", ["printf", "%s", HOSTILE], team=HOSTILE)
@@ -150,29 +152,33 @@ def set_up(home: Path) -> Fleet:
 
 
 @pytest.fixture(scope="session")
-def fleet() -> Iterator[Fleet]:
+def coming_fleet() -> Iterator[Future[Fleet]]:
+    """The deployment while it starts, for what can be done meanwhile."""
+    with tempfile.TemporaryDirectory(prefix="hcloud-browser-") as made, ThreadPoolExecutor(1) as pool:
+        begun = Fleet(Path(made), free_port())
+        coming = pool.submit(set_up, begun)
+        yield coming
+        wait([coming])
+        begun.stop()
+
+
+@pytest.fixture(scope="session")
+def fleet(coming_fleet: Future[Fleet]) -> Fleet:
     """The deployment that all tests look at."""
-    with tempfile.TemporaryDirectory(prefix="hcloud-browser-") as made:
-        started = Fleet(Path(made), 0)
-        try:
-            started = set_up(Path(made))
-            yield started
-        finally:
-            started.stop()
+    return coming_fleet.result()
 
 
 @pytest.fixture(scope="session")
 def address(fleet: Fleet) -> str:
     """The address that ``hcloud web`` prints."""
-    fleet.start("web")
     log = fleet.home / "web.log"
     line = wait_for(lambda: next((x for x in log.read_text().splitlines() if x.startswith("open ")), ""), "an address")
     return str(line.removeprefix("open "))
 
 
 @pytest.fixture(scope="session")
-def chromium() -> Iterator[Browser]:
-    """Debian's browser."""
+def chromium(coming_fleet: Future[Fleet]) -> Iterator[Browser]:
+    """Debian's browser, which starts beside the deployment."""
     with sync_playwright() as playwright:
         found = shutil.which("chromium")
         assert found is not None, "chromium is not installed; 'make browser' installs it"
@@ -199,7 +205,6 @@ class Reader:
     """Somebody before a browser."""
 
     base: str
-    context: BrowserContext
     page: Page
     clicks: int = 0
     said: list[str] = field(default_factory=list)
@@ -210,6 +215,11 @@ class Reader:
         answer = self.page.goto(self.base + path, wait_until="load")
         assert answer is not None
         assert answer.status == 200, path
+
+    def look(self, width: int, scheme: Any, motion: Any) -> None:
+        """Change the width of the window, the colour scheme, and whether things may move."""
+        self.page.set_viewport_size({"width": width, "height": 800})
+        self.page.emulate_media(color_scheme=scheme, reduced_motion=motion)
 
     def click(self, selector: str) -> None:
         """Click once."""
@@ -226,16 +236,25 @@ class Reader:
         return self.text(selector)
 
 
-@pytest.fixture
-def reader(chromium: Browser, address: str, login: Any) -> Iterator[Reader]:
-    """A reader at the first page, whose browser complains of nothing."""
-    context = chromium.new_context(storage_state=login, viewport={"width": 1280, "height": 800})
+@pytest.fixture(scope="session")
+def only_reader(chromium: Browser, address: str, login: Any) -> Iterator[Reader]:
+    """The reader of all tests: to open a browser's context and page for each takes as long as the test."""
+    context = chromium.new_context(storage_state=login)
     context.set_default_timeout(15_000)
     page = context.new_page()
-    made = Reader(address.partition("/start")[0], context, page)
+    made = Reader(address.partition("/start")[0], page)
     page.on("console", lambda each: made.said.append(each.text) if each.type in ("error", "warning") else None)
     page.on("pageerror", lambda each: made.said.append(str(each)))
-    made.open("/")
     yield made
     context.close()
-    assert made.said == []
+
+
+@pytest.fixture
+def reader(only_reader: Reader) -> Iterator[Reader]:
+    """A reader at the first page, whose browser complains of nothing."""
+    only_reader.look(1280, "light", "no-preference")
+    only_reader.open("/")
+    only_reader.clicks = 0
+    yield only_reader
+    said, only_reader.said = only_reader.said, []
+    assert said == []

@@ -11,12 +11,12 @@ def test_the_first_page_shows_a_new_job_without_a_reload(reader: Reader, fleet: 
 
 
 def test_output_follows_and_a_job_is_cancelled_and_run_again(reader: Reader, fleet: Fleet) -> None:
-    command = "i=0; while true; do i=$((i+1)); echo line $i; sleep 0.2; done"
+    command = "i=0; while true; do i=$((i+1)); echo line $i; sleep 0.1; done"
     made = fleet.submit("talker", command)
     reader.open(f"/jobs/{made}")
     reader.until("line 3", "pre.log")
     reader.until("line 9", "pre.log")
-    reader.page.on("dialog", lambda dialog: dialog.accept())
+    reader.page.once("dialog", lambda dialog: dialog.accept())
     reader.click("text=Cancel")
     reader.until("cancelled")
     reader.click("text=Run again")

@@ -3,10 +3,8 @@
 import os
 import statistics
 from pathlib import Path
-from typing import Any
 
 import pytest
-from playwright.sync_api import Browser
 
 from browser_tests.conftest import AXE, Reader, wait_for
 
@@ -22,17 +20,13 @@ VIOLATIONS = "async () => (await axe.run()).violations.map(each => [each.impact,
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(360, "dark"), (800, "light"), (WIDEST, "dark")])
-def test_every_page_fits_its_width_and_axe_finds_nothing_serious(
-    chromium: Browser, reader: Reader, login: Any, width: int, scheme: Any
-) -> None:
-    context = chromium.new_context(
-        storage_state=login, viewport={"width": width, "height": 800}, color_scheme=scheme, reduced_motion="reduce"
-    )
-    page, paints = context.new_page(), []
-    page.goto(reader.base + "/applications")
+def test_every_page_fits_its_width_and_axe_finds_nothing_serious(reader: Reader, width: int, scheme: str) -> None:
+    reader.look(width, scheme, "reduce")
+    page, paints = reader.page, []
+    reader.open("/applications")
     known = [each.get_attribute("href") or "" for each in page.locator("tbody th a").all()[:1]]
     for path in (*PAGES, *known):
-        page.goto(reader.base + path, wait_until="load")
+        reader.open(path)
         paints.append(wait_for(lambda: page.evaluate(FIRST_PAINT), "the first paint"))
         assert page.evaluate("document.documentElement.scrollWidth") <= width, path
         if width < WIDEST:  # each colour scheme once
@@ -42,7 +36,6 @@ def test_every_page_fits_its_width_and_axe_finds_nothing_serious(
         if SCREENSHOTS is not None:
             name = path.strip("/").replace("/", "-").replace("%", "-") or "now"
             page.screenshot(path=Path(SCREENSHOTS) / f"{name}-{width}-{scheme}.png", full_page=True)
-    context.close()
     print(f"first paint at {width} px: {[round(each) for each in paints]} ms")
     assert statistics.median(paints) < FIRST_PAINT_MS
 
@@ -57,16 +50,17 @@ def test_pages_are_used_by_keyboard(reader: Reader) -> None:
     reader.page.wait_for_url("**/machines")
 
 
-def test_times_are_shown_in_the_zone_of_the_reader(chromium: Browser, reader: Reader, login: Any) -> None:
-    shown = []
+def test_times_are_shown_in_the_zone_of_the_reader(reader: Reader) -> None:
+    page, shown = reader.page, []
+    browser = page.context.new_cdp_session(page)
     for zone in ("Asia/Tokyo", "America/New_York"):
-        context = chromium.new_context(storage_state=login, timezone_id=zone)
-        page = context.new_page()
-        page.goto(reader.base + "/jobs/job-1", wait_until="load")
-        assert zone in page.locator("footer").inner_text()
-        shown.append(page.locator("section.callout time").first.inner_text())
-        page.goto(reader.base + "/money?by=day", wait_until="load")
+        browser.send("Emulation.setTimezoneOverride", {"timezoneId": zone})
+        reader.open("/jobs/job-1")
+        assert zone in reader.text("footer")
+        shown.append(reader.text("section.callout time"))
+        reader.open("/money?by=day")
         page.get_by_text(f"days of {zone}").first.wait_for()
-        context.close()
+        browser.send("Emulation.setTimezoneOverride", {"timezoneId": ""})
+    browser.detach()
     assert "UTC" not in "".join(shown)
     assert shown[0] != shown[1]

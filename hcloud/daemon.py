@@ -72,7 +72,7 @@ from hcloud.provider import ImageSupport, NewsSource, Provider
 from hcloud.spec.key_changes import DEFAULTS_SINCE
 from hcloud.spec.policy import Budgets, Caps
 from hcloud.store import Store
-from hcloud.web import WebPages
+from hcloud.web.pages import WebPages
 from hcloud.wiring import (
     bucket_access,
     build_controller,

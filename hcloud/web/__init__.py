@@ -1,5 +1,1 @@
 """Pages for browsers: the fleet, its money and the reasons of its decisions. See docs/web.md."""
-
-from hcloud.web.pages import WebPages
-
-__all__ = ["WebPages"]

@@ -8,7 +8,7 @@ from fastapi.responses import RedirectResponse
 from hcloud.api.auth import SocketPeer
 from hcloud.api.errors import Forbidden, Unauthenticated
 from hcloud.core.errors import NotFound
-from hcloud.web.sessions import COOKIE, cookie_of
+from hcloud.web.headers import COOKIE, cookie_of
 from hcloud.web.site import form_of, login_cookie, page_router, pages_of
 
 router = page_router()

@@ -19,13 +19,11 @@ from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
 import h11
-from fastapi.responses import HTMLResponse, RedirectResponse, StreamingResponse
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from hcloud.web.sessions import RELAYED_SESSION, cookie_of
-from hcloud.web.site import FORM_BYTES_MAX, SAFE_METHODS, with_headers
+from hcloud.web.headers import FORM_BYTES_MAX, RELAYED_SESSION, SAFE_METHODS, cookie_of, with_headers
 
 START_PATH = "/start"
 CONNECT_S = 10.0

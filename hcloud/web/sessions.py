@@ -8,7 +8,6 @@ import secrets
 import threading
 from collections import OrderedDict
 from dataclasses import dataclass, field
-from http.cookies import CookieError, SimpleCookie
 
 from starlette.types import Scope
 
@@ -16,11 +15,8 @@ from hcloud.api.auth import Caller, Role, header_of
 from hcloud.api.tokens import TokenFile
 from hcloud.core.clock import Clock, SystemClock
 from hcloud.core.errors import HCloudError
+from hcloud.web.headers import RELAYED_SESSION, cookie_of
 
-COOKIE = "__Host-hcloud"
-"""Browsers accept a cookie of this prefix over TLS only, for this host only, and for all of its paths."""
-RELAYED_SESSION = b"x-hcloud-session"
-"""Header with which ``hcloud web`` says which of its browsers asks."""
 LASTS_S = 12 * 3600.0
 SESSIONS_PER_NAME = 50
 """Logins of one token at once; of more, the oldest ends."""
@@ -83,12 +79,3 @@ class Sessions:
     def is_form_token(self, presented: str, scope: Scope, caller: Caller) -> bool:
         """Return whether a form carries the right token."""
         return hmac.compare_digest(presented.encode(), self.form_token(scope, caller).encode())
-
-
-def cookie_of(scope: Scope, name: str = COOKIE) -> str:
-    """Return the value of the request's cookie, or the empty text."""
-    try:
-        found = SimpleCookie(header_of(scope, b"cookie")).get(name)
-    except CookieError:
-        return ""
-    return "" if found is None else found.value

@@ -25,24 +25,10 @@ from hcloud.api.errors import Forbidden, Unauthenticated, describe_invalid, stat
 from hcloud.api.tokens import TokenFile
 from hcloud.core.errors import BadInput, HCloudError
 from hcloud.web import shapes, text
-from hcloud.web.sessions import COOKIE, Sessions, cookie_of
+from hcloud.web.headers import COOKIE, FORM_BYTES_MAX, SAFE_METHODS, cookie_of, with_headers
+from hcloud.web.sessions import Sessions
 
-POLICY = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; "
-    "form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
-)
-"""What a browser may load and run for a page: files of this site only, and nothing that stands in the page itself."""
-HEADERS: Mapping[str, str] = {
-    "Content-Security-Policy": POLICY,
-    "X-Content-Type-Options": "nosniff",
-    "Referrer-Policy": "same-origin",  # with none, browsers do not say either which page sent a form
-    "Cross-Origin-Opener-Policy": "same-origin",
-    "Cross-Origin-Resource-Policy": "same-origin",
-    "Cache-Control": "no-store",
-}
-FORM_BYTES_MAX = 16 * 1024
 PARTS_KEPT = 64
-SAFE_METHODS = frozenset({"GET", "HEAD"})
 _SECTIONS = ("jobs", "machines", "applications", "money", "static", "live", "login", "logout")
 _OPEN = ("/login", "/logout")
 _TYPES = {".css": "text/css", ".js": "text/javascript", ".txt": "text/plain", ".svg": "image/svg+xml"}
@@ -182,13 +168,6 @@ def pages_of(request: Request) -> Site:
     """Return the site that the application was built with."""
     pages: Site = request.app.state.pages
     return pages
-
-
-def with_headers(response: Response) -> Response:
-    """Return the response with the headers of every page."""
-    for name, value in HEADERS.items():
-        response.headers.setdefault(name, value)
-    return response
 
 
 class PageRoute(APIRoute):

@@ -71,7 +71,7 @@ def test_every_command_explains_itself_or_says_it_is_not_installed(name: str, lo
     assert "Usage" in out + err
 
 
-@pytest.mark.parametrize("module", sorted({module for module, _, _ in COMMANDS.values()}))
+@pytest.mark.parametrize("module", sorted({"hcloud.web.relay", *(module for module, _, _ in COMMANDS.values())}))
 def test_modules_of_commands_import_what_they_need_and_no_more(module: str) -> None:
     heavy = {*NEVER} if module == "hcloud.cli.simulate" else {*NEVER, *DAEMONS}
     code = f"import sys, {module}\nfound = {heavy} & set(sys.modules)\nassert not found, found"

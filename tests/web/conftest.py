@@ -14,7 +14,7 @@ from starlette.testclient import TestClient
 
 from hcloud.api import build_app
 from hcloud.api.tokens import TokenFile
-from hcloud.web import WebPages
+from hcloud.web.pages import WebPages
 from tests.api.deployment import Deployment
 
 ROLES = {"root": "admin", "ada": "submitter", "mallory": "submitter", "eve": "reader"}

@@ -11,9 +11,10 @@ import pytest
 
 from hcloud.api.auth import Caller, Role
 from hcloud.api.turns import Busy
-from hcloud.web import WebPages, live
+from hcloud.web import live
 from hcloud.web.fleet import FleetCache
 from hcloud.web.live import LiveFeed, Tick, sse
+from hcloud.web.pages import WebPages
 from tests.web.conftest import Site, serving
 
 PATIENCE_S = 60.0

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from starlette.testclient import TestClient
 
-from hcloud.web import WebPages
+from hcloud.web.pages import WebPages
 from hcloud.web.relay import DaemonAddress, WebRelay
 from tests.cli.conftest import Shell
 from tests.web.conftest import Site, form_token, serving
