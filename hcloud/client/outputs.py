@@ -8,6 +8,7 @@ import shutil
 import tarfile
 import tempfile
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import IO, Any
@@ -17,6 +18,7 @@ from hcloud.client.transfers import Transfer, no_bar
 from hcloud.core.errors import BadInput, HCloudError, NotFound
 
 PIECE_BYTES = 8 << 20
+COPY_BYTES = 256 << 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,9 +75,7 @@ def downloaded(client: Connection, job: str, *, rank: int, attempt: int | None, 
     archive: IO[bytes] = tempfile.TemporaryFile(prefix="hcloud-outputs-")  # noqa: SIM115 the caller closes it
     digest = hashlib.sha256()
     with shown(f"copying outputs of {job}", size) as advance:
-        while (at := archive.tell()) < size:
-            part = {"Range": f"bytes={at}-{min(size, at + PIECE_BYTES) - 1}"}
-            content = client.send("GET", f"/v1/jobs/{job}/outputs/archive", query, headers=part).content
+        for content in _pieces(client, job, query, size):
             digest.update(content)
             archive.write(content)
             advance(len(content))
@@ -88,6 +88,22 @@ def downloaded(client: Connection, job: str, *, rank: int, attempt: int | None, 
     return archive
 
 
+def _pieces(client: Connection, job: str, query: Mapping[str, Any], size: int) -> Iterator[bytes]:
+    """Yield the archive in pieces, the next of which comes while the caller has one."""
+
+    def piece(at: int) -> bytes:
+        part = {"Range": f"bytes={at}-{min(size, at + PIECE_BYTES) - 1}"}
+        return client.send("GET", f"/v1/jobs/{job}/outputs/archive", query, headers=part).content
+
+    with ThreadPoolExecutor(1, "outputs") as ahead:
+        following = ahead.submit(piece, 0)
+        for at in range(PIECE_BYTES, size + PIECE_BYTES, PIECE_BYTES):
+            content = following.result()
+            if at < size:
+                following = ahead.submit(piece, at)
+            yield content
+
+
 def _described(client: Connection, job: str, rank: int, attempt: int | None) -> Mapping[str, Any]:
     found: Mapping[str, Any] = client.get(f"/v1/jobs/{job}/outputs", rank=rank, attempt=attempt)
     return found
@@ -97,7 +113,7 @@ def members(archive: IO[bytes], wanted: str) -> Iterator[tuple[tarfile.TarInfo, 
     """Yield the files of an archive that a machine made which may be anybody's by now: only plain files, and no name
     that leads outside. Raises BadInput."""
     try:
-        with tarfile.open(fileobj=archive, mode="r|") as tar:
+        with tarfile.open(fileobj=archive, mode="r:") as tar:
             for member in tar:
                 name = PurePosixPath(member.name)
                 if not member.isreg() or name.is_absolute() or ".." in name.parts or not name.parts:
@@ -129,7 +145,7 @@ def _unpack(archive: IO[bytes], destination: Path, wanted: str) -> int:
             if not place.parent.resolve().is_relative_to(destination.resolve()):
                 raise BadInput(f"{place.parent} is a link that leads outside of {destination}")
             with new.open("wb") as file:
-                shutil.copyfileobj(content, file)
+                shutil.copyfileobj(content, file, COPY_BYTES)
             new.chmod(0o777 & ~_umask() if member.mode & 0o100 else 0o666 & ~_umask())
             os.utime(new, (member.mtime, member.mtime))
             new.replace(place)

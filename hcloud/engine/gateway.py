@@ -350,34 +350,40 @@ class Gateway:
 
     async def call(self, request: Any, context: Any) -> AsyncIterator[Any]:
         """Pass each agent its requests; yield the answers as they come."""
-        answers: asyncio.Queue[tuple[str, Any]] = asyncio.Queue()
+        answers: asyncio.Queue[tuple[str, int, Any]] = asyncio.Queue()
         calls = [asyncio.create_task(self._call_agent(each, request, answers)) for each in request.agents]
         left = sum(len(each.requests) for each in request.agents)
         try:
             while left:
                 reply, held_bytes = pb.CallReply(), 0
                 while not reply.agents or (not answers.empty() and held_bytes < ANSWER_BYTES_MAX):
-                    name, answer = await answers.get()
-                    reply.agents.add(instance_id=name, answers=[answer])
+                    name, number, answer = await answers.get()
+                    # Content may be megabytes: each copy of it counts, and a message that is given to another is one.
+                    body = reply.agents.add(instance_id=name).answers.add(number=number, document=answer.document)
+                    body.not_sent = isinstance(answer, pb.Body) and answer.not_sent
+                    if answer.HasField("content"):
+                        body.content = answer.content
                     left, held_bytes = left - 1, held_bytes + answer.ByteSize()
                 yield reply
         finally:
             for each in calls:
                 each.cancel()
 
-    async def _call_agent(self, asked: Any, call: Any, answers: asyncio.Queue[tuple[str, Any]]) -> None:
+    async def _call_agent(self, asked: Any, call: Any, answers: asyncio.Queue[tuple[str, int, Any]]) -> None:
         """Put an agent's answers into ``answers`` as they come."""
         agent = self._agents.get(asked.instance_id)
 
         async def answer(request: Any) -> None:
             found = await self._answer(agent, request, call.timeout_s, call.sign_of_life_s)
-            found.number = request.number
-            answers.put_nowait((asked.instance_id, found))
+            answers.put_nowait((asked.instance_id, request.number, found))
 
         await asyncio.gather(*map(answer, asked.requests))
 
     async def _answer(self, agent: AgentStream | None, request: Any, timeout_s: float, sign_of_life_s: float) -> Any:
-        """Return an agent's answer. What needs a sign of life is passed on only once there is one, else never."""
+        """Return an agent's Answer, or a Body in its place.
+
+        What needs a sign of life is passed on only once there is one, else never.
+        """
         if agent is None:
             return pb.Body(document=_UNKNOWN_ABSENT, not_sent=True)
         if request.needs_sign_of_life and not await self._responds(agent, sign_of_life_s):
@@ -422,7 +428,7 @@ class Gateway:
         finally:
             queued.cancel()
             agent.waiting.pop(number, None)
-        return pb.Body(document=answer.document, content=answer.content if answer.HasField("content") else None)
+        return answer
 
 
 def _listed(machine: Any) -> ListedMachine:

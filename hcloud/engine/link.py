@@ -370,9 +370,11 @@ class AgentLink:
         answer = await self._host.call(request)
         content = answer.pop("content", None)
         self._changes.wake_unwatched()
-        await self._outgoing.put(
-            pb.FromAgent(answer=pb.Answer(number=command.number, document=_document(answer), content=content))
-        )
+        message = pb.FromAgent()
+        message.answer.number, message.answer.document = command.number, _document(answer)
+        if content is not None:
+            message.answer.content = content
+        await self._outgoing.put(message)
 
 
 def _document(value: Mapping[str, Any]) -> bytes:

@@ -30,6 +30,7 @@ from io import BufferedReader
 from pathlib import Path
 from typing import IO, Any
 
+from hcloud.core.files import EarlyWriteback
 from hcloud.engine import launch
 from hcloud.engine.unit import Unit, sync_directory, write_json
 from hcloud.provider import OutputsManifest
@@ -40,7 +41,7 @@ LISTED_MAX = 10_000
 NAMES_IN_NOTE = 3
 TRIES_MAX = 3
 """So often packing may be killed, by lack of memory for instance, until the unit's outputs are given up."""
-COPY_BYTES = 1 << 20
+COPY_BYTES = 256 << 10  # stays in a core's cache while it is hashed and written
 SETTLED_S, SETTLING_S, LOOK_S = 0.5, 20.0, 0.1
 """What has not changed for the first time is packed, and after the second one whatever is there; looked at this often.
 """
@@ -181,13 +182,19 @@ class _Hashing:
 
     def __init__(self, file: IO[bytes], limit_bytes: int) -> None:
         self._file, self._limit_bytes, self.count, self.digest = file, limit_bytes, 0, hashlib.sha256()
+        self._writeback = EarlyWriteback(file)
 
     def write(self, content: bytes) -> int:
         self.count += len(content)
         if self.count > self._limit_bytes:
             raise _TooLarge
         self.digest.update(content)
+        self._writeback.note_size(self.count)
         return self._file.write(content)
+
+    def tell(self) -> int:
+        """Return how many bytes were written."""
+        return self.count
 
 
 def pack(folder: Path, patterns: Sequence[str], archive: IO[bytes], limit_bytes: int) -> OutputsManifest:
@@ -201,7 +208,8 @@ def pack(folder: Path, patterns: Sequence[str], archive: IO[bytes], limit_bytes:
     if unmatched:
         notes.append(f"nothing matched {_some(unmatched)}")
     try:
-        with tarfile.open(fileobj=written, mode="w|", format=tarfile.PAX_FORMAT, bufsize=COPY_BYTES) as tar:  # type: ignore[call-overload]
+        # Not "w|", which gathers blocks by copying them again and again.
+        with tarfile.open(fileobj=written, mode="w", format=tarfile.PAX_FORMAT, copybufsize=COPY_BYTES) as tar:  # type: ignore[call-overload]
             for name in found:
                 if files >= FILES_MAX:
                     notes.append(f"only the first {FILES_MAX} files were kept")

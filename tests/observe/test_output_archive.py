@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +11,7 @@ import pytest
 
 from hcloud.core.clock import ManualClock
 from hcloud.core.errors import WorkerUnreachable
-from hcloud.observe.archive_receiver import PIECE_BYTES
+from hcloud.observe.archive_receiver import AHEAD, PIECE_BYTES, ArchiveReceiver
 from hcloud.observe.output_archive import (
     PATIENCE_S,
     SPOILT_MAX,
@@ -107,7 +108,7 @@ def test_what_is_packed_so_far_comes_already(bench: Bench) -> None:
 def test_no_more_is_taken_than_allowed_while_it_is_packed(bench: Bench) -> None:
     bench.archive.max_mib, bench.machine.packed = 1, PIECE_BYTES
     assert bench.collect() and "max_outputs_mib" in bench.note
-    assert bench.machine.asked[:4] == [0, 0, 0, 0]
+    assert bench.machine.asked[:4] == [0, PIECE_BYTES, PIECE_BYTES, PIECE_BYTES]
 
 
 def test_copying_goes_on_where_a_daemon_died(bench: Bench, tmp_path: Path) -> None:
@@ -200,3 +201,31 @@ def test_outputs_of_jobs_that_a_database_does_not_know_are_set_aside(bench: Benc
     assert not bench.archive.collect({UNIT: LeftUnit(instance_id="inst-1", user="ann")})
     for thread in bench.archive._copying.values():
         thread.join(60.0)
+
+
+@pytest.mark.parametrize("short_every", [2, 5, 100])
+def test_pieces_that_come_ahead_and_short_ones_give_the_same_bytes(tmp_path: Path, short_every: int) -> None:
+    content = os.urandom(20 * PIECE_BYTES + 7)
+    asked, most_at_once, at_once, lock = list[int](), 0, 0, threading.Lock()
+    together = threading.Barrier(AHEAD)
+
+    def read(offset: int, limit: int) -> OutputsPiece:
+        nonlocal most_at_once, at_once
+        with lock:
+            asked.append(offset)
+            at_once += 1
+            most_at_once = max(most_at_once, at_once)
+            limit = limit // 3 if len(asked) % short_every == 0 else limit
+        if short_every == 100 and offset in (2 * PIECE_BYTES, 3 * PIECE_BYTES, 4 * PIECE_BYTES):
+            together.wait(10.0)  # these three are on their way at one time
+        with lock:
+            at_once -= 1
+        piece = content[offset : offset + limit]
+        after = offset + len(piece)
+        return OutputsPiece(content=piece, next_offset=after, end=after >= len(content), manifest=manifest_of(content))
+
+    receiver = ArchiveReceiver(clock=ManualClock(0.0), max_mib=64, packing_s=1.0, look_s=0.1)
+    received = receiver.receive(read, tmp_path / "part")
+    assert received.outcome == "whole" and (tmp_path / "part").read_bytes() == content
+    assert most_at_once <= AHEAD and max(asked) < len(content)
+    assert short_every < 100 or len(asked) == 21  # each piece once
