@@ -22,6 +22,7 @@ from hcloud.api.forecasts import RunTimeForecast, forecast_run_time
 from hcloud.api.jobs import timeline_of
 from hcloud.api.schemas import JobView
 from hcloud.api.unit_logs import LogQuery, read_log_part
+from hcloud.classifier.applications import identify, known_as
 from hcloud.core.errors import BadInput, HCloudError, NotFound, WorkerUnreachable
 from hcloud.core.model import (
     JOB_ENDED,
@@ -262,6 +263,7 @@ def _job_values(context: ApiContext, caller: Caller, job_id: str) -> dict[str, A
         "run_time": _run_time(context, caller, job, events) if own else None,
         "ran_s": _ran_s(job, context.clock.now()) if ended or job.state in JOB_ON_INSTANCE else None,
         "why_it_waits": job.wait_text.removeprefix("waiting: ") or "accepted; the next plan looks at it",
+        "application": known_name(job, snapshot) if own else "",
         "speeds": _speeds(job, events, snapshot) if own else [],
         "classified": next((each for each in reversed(events) if each.kind is EventKind.JOB_CLASSIFIED), None),
         "choices": _choices(events),
@@ -291,6 +293,15 @@ def target_words(job: JobView) -> str:
     if job.deadline_at is not None:
         return "finish by"
     return "best effort" if target.kind == "best_effort" else "as soon as possible"
+
+
+def known_name(job: Job, snapshot: Snapshot) -> str:
+    """Return the name under which the job's program is known, if only by earlier runs; empty: it is not."""
+    if job.application:
+        return job.application
+    identity = identify(job.spec)
+    row = known_as(identity, snapshot.programs.get(identity.program, ()), own_runs=True)
+    return "" if row is None else row.name
 
 
 def _ran_s(job: Job, now: float) -> float | None:

@@ -75,7 +75,9 @@ def test_output_is_shown_as_text_and_followed_until_it_is_complete(shown: Site) 
     assert "&lt;script&gt;" in part
     assert "\\u202e" in part
     assert "hx-get" not in part
-    assert "hx-get" in shown.peer(ROOT).get("/jobs/job-2/log").text
+    following = shown.peer(ROOT).get("/jobs/job-2/log").text
+    assert "hx-get" in following
+    assert "nothing yet" in following  # until the next part takes its place
 
 
 def test_jobs_are_listed_page_by_page(fresh_site: Site) -> None:

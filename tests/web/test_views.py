@@ -11,6 +11,7 @@ import pytest
 
 from hcloud.api.job_history import Step
 from hcloud.api.turns import Busy
+from hcloud.classifier.applications import identify
 from hcloud.classifier.slowdown.forecasts import NOTHING_OBSERVED
 from hcloud.core.co_runs import CoRun
 from hcloud.core.estimates import Application, Classification, Estimate
@@ -24,6 +25,7 @@ from hcloud.web import shapes, text
 from hcloud.web.applications import history_words
 from hcloud.web.fleet import FRESH_S, FleetCache, JobQueue, MachineUses, busy_vcpus, fleet_groups
 from hcloud.web.heat import EarlierUse, heat_map, use_points
+from hcloud.web.jobs import known_name
 from hcloud.web.machines import busy_history, neighbour_losses
 from hcloud.web.money import day_chart
 from hcloud.web.timeline import job_periods, period_totals, timeline_entries
@@ -111,6 +113,15 @@ def test_waiting_jobs_are_grouped_by_class_and_reason(site: Site) -> None:
         (2, 198.0, "job-2"),
         (2, 199.0, "job-1"),
     ]
+
+
+def test_a_job_names_what_earlier_runs_showed_of_its_program(site: Site) -> None:
+    job = site.deployment.store.job(site.submitted("ada"))
+    identity = identify(job.spec)
+    row = Application(name=identity.name, program=identity.program, inputs={identity.input: 1.0}, profiled_at=1.0)
+    assert known_name(job, Snapshot(now=0.0, programs={row.program: (row,)})) == row.name
+    assert known_name(job, Snapshot(now=0.0)) == ""
+    assert known_name(replace(job, application="ada:x#1"), Snapshot(now=0.0)) == "ada:x#1"
 
 
 def test_the_fleet_is_looked_at_once_a_second_however_many_look(site: Site) -> None:
