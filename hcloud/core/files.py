@@ -2,12 +2,31 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
+import struct
 import subprocess
 from contextlib import suppress
 from pathlib import Path
 from typing import IO
+
+_GET_FLAGS, _SET_FLAGS, _TOP_OF_TREES = 0x80086601, 0x40086602, 0x00020000
+"""``FS_IOC_GETFLAGS``, ``FS_IOC_SETFLAGS``, ``FS_TOPDIR_FL`` of Linux."""
+
+
+def spread_directories(path: Path) -> None:
+    """Have ext4 place the directories made in this one far from each other (``chattr +T``); elsewhere do nothing.
+
+    Without a journal it searches past every file that was deleted lately nearby, whenever one is made.
+    """
+    handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        with suppress(OSError):
+            (flags,) = struct.unpack("i", fcntl.ioctl(handle, _GET_FLAGS, struct.pack("i", 0)))
+            fcntl.ioctl(handle, _SET_FLAGS, struct.pack("i", flags | _TOP_OF_TREES))
+    finally:
+        os.close(handle)
 
 
 def remove_tree(path: Path) -> None:

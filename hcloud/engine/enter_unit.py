@@ -77,7 +77,7 @@ def main() -> int:
 
 def _process_inside(unit: Unit) -> int:
     """Return the id of a process in the unit's namespaces: its command, not bwrap. Raises NotEntered."""
-    keeper = (unit.read("keeper.json") or {}).get("pid")
+    keeper = unit.keeper_pid
     if keeper is None or unit.read("started.json") is None or not unit.kept or unit.ended:
         raise NotEntered("its command does not run")
     outer = os.stat("/proc/self/ns/mnt").st_ino

@@ -60,7 +60,7 @@ class RunningUnit:
     @property
     def pid(self) -> int:
         """Its first process, in the host's numbering; 0: it has none."""
-        keeper = int((self.unit.read("keeper.json") or {"pid": 0})["pid"])
+        keeper = self.unit.keeper_pid or 0
         return min(usage.descendants(keeper, depth=1) & self.processes(), default=0) if keeper else 0
 
     @property

@@ -23,7 +23,7 @@ from hcloud.engine.wire import unit_from_wire
 from hcloud.provider import UnitSpec
 
 KEPT_IDLE_S = 10.0
-IDLE_MAX = 32
+IDLE_MAX = 64
 SEND_TIMEOUT_S = 1.0
 """A keeper that does not take a unit in this time is given up."""
 _IDLE = b"i"

@@ -591,7 +591,7 @@ def keep(
         _settle(unit.path.parent.parent / LOG)
         given: GivenUnit | None = GivenUnit(unit, lock, spec, uid, prepared)
         while given is not None:
-            _take_over(given.unit)
+            os.write(given.lock, b'{"pid":%d}' % os.getpid())
             keeper = Keeper(given.unit, given.spec, given.uid, bootstrap, isolation, profile, prepared=given.prepared)
             keeper.run()
             os.close(given.lock)  # from now on it is not kept
@@ -599,13 +599,6 @@ def keep(
         code = 0
     finally:
         os._exit(code)
-
-
-def _take_over(unit: Unit) -> None:
-    # Not renamed into place, which would wake the agent's link: there is nothing in it to report.
-    handle = os.open(unit.path / "keeper.json", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    os.write(handle, b'{"pid":%d}' % os.getpid())
-    os.close(handle)
 
 
 def _settle(log: Path) -> None:

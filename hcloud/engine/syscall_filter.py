@@ -12,6 +12,7 @@ import platform
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 CLONE_NAMESPACES = 0x7E02_0000
 """CLONE_NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET."""
@@ -79,6 +80,7 @@ _ALLOW, _ERRNO, _KILL_PROCESS = 0x7FFF_0000, 0x0005_0000, 0x8000_0000
 _Instruction = tuple[int, int, int, int]
 
 
+@cache
 def syscall_filter(machine: str | None = None) -> bytes | None:
     """Return the filter for a machine as ``uname -m`` names it (None: this one), as bwrap's ``--seccomp`` reads it.
 

@@ -6,8 +6,8 @@ Layout of ``<state_dir>/units/<unit id>/``::
     workdir.tar.gz the uploaded archive, until it is unpacked
     inputs.json    what its machine is to fetch, until it is here
     restore.tar    what the attempt before kept, until it is unpacked over it
-    keeper.lock    locked (flock) by the keeper as long as it lives; the lock is taken before the directory appears
-    keeper.json    the keeper's process id
+    keeper.lock    locked (flock) by the keeper as long as it lives; the lock is taken before the directory appears. It
+                   holds the keeper's process id
     started.json   when the command itself started
     findings.json  what the measurement of a unit that is profiled has found so far
     sample.json    the last sample
@@ -46,6 +46,8 @@ from hcloud.engine.wire import INPUTS, exit_to_wire, progress_to_wire
 from hcloud.provider import ExitRecord
 
 LOCK = "keeper.lock"
+OLD_KEEPER = "keeper.json"
+"""Where keepers of version 0.1.0 wrote their process id."""
 EXIT, BOUNDS = "exit.json", "bounds.json"
 STOP_SIGNAL = signal.SIGUSR1
 PROGRESS = "tasks.json"
@@ -190,13 +192,19 @@ class Unit:
         """The CPUs that a daemon has pinned it to since its start; empty: none has."""
         return tuple((self.read(BOUNDS) or {}).get("cpus", ()))
 
+    @property
+    def keeper_pid(self) -> int | None:
+        """The process id of its keeper, which may have ended; None: none has taken it over yet."""
+        found = self.read(LOCK) or self.read(OLD_KEEPER)
+        return int(found["pid"]) if found is not None else None
+
     def signal_keeper(self, number: int) -> bool:
         """Send a signal to its keeper if that lives, and to no other process; return whether it was sent."""
-        keeper = self.read("keeper.json")
+        keeper = self.keeper_pid
         if keeper is None:
             return False
         try:
-            handle = os.pidfd_open(keeper["pid"])
+            handle = os.pidfd_open(keeper)
         except ProcessLookupError:
             return False
         try:
@@ -329,7 +337,13 @@ class UnitDirectories:
             return True
         if unit.kept:
             return False
-        (self._forgotten / unit_id).touch()
+        fence = self._forgotten / unit_id
+        try:  # a file that is there already: to make one, and to delete one, costs much on some file systems
+            (unit.path / LOCK).rename(fence)
+            os.truncate(fence, 0)
+        except FileNotFoundError:  # its name was taken just before this worker's predecessor ended
+            pass
+        fence.touch()
         sync_directory(self._forgotten)
         unit.path.rename(self.path / f".old-{unit_id}")
         return True

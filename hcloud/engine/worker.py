@@ -26,6 +26,7 @@ from hcloud import sd_notify
 from hcloud.core.clock import Clock, SystemClock
 from hcloud.core.cpu_topology import cpu_list
 from hcloud.core.errors import UnitRefused
+from hcloud.core.files import spread_directories
 from hcloud.core.model import FailureCause
 from hcloud.engine import keeper, profiling
 from hcloud.engine.bootstrap import POWERED_OFF_EXIT, Bootstrap, load_bootstrap
@@ -151,6 +152,7 @@ class WorkerSupervisor:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._end)
         self._selector.register(reader, selectors.EVENT_READ)
+        spread_directories(self._units.path)
         self._units.sweep()
         if not self._live:
             self._roots.sweep()

@@ -121,7 +121,7 @@ class Machine:
 
     def keeper(self, unit_id: str) -> int:
         """Process id of a unit's keeper."""
-        return int(wait_until(lambda: self.unit(unit_id).read("keeper.json"), PATIENCE_S)["pid"])  # type: ignore[index]
+        return int(wait_until(lambda: self.unit(unit_id).keeper_pid, PATIENCE_S) or 0)
 
     def kill(self) -> None:
         """Lose the machine: everything on it ends at once."""
