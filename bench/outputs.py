@@ -1,10 +1,14 @@
 """``python -m bench.outputs``: how fast what a job left comes back from a machine of ``local``, beside ``cp``, SHA-256
-and TLS on the same bytes in the same run; and whether it is right after daemon and agent were killed half-way."""
+and TLS on the same bytes in the same run; and whether it is right after daemon and agent were killed half-way. The same
+to moto's S3 and a small GCS of ours, beside one PUT of the same bytes."""
 
 from __future__ import annotations
 
 import argparse
 import hashlib
+import http.client
+import json
+import logging
 import os
 import shutil
 import signal
@@ -14,12 +18,16 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from bench.rows import Row, machine
 from demo.stage import Stage
+from hcloud.buckets.clients import GcsStore, S3Client, SignedUrl
 from hcloud.config import package_data
+from tests.buckets.stores import FakeGcs, moto_s3
 
 PIECE = 1 << 20
 LOOK_S = 0.05
@@ -82,11 +90,11 @@ def yardstick(folder: Path, size_mib: int) -> dict[str, float]:
     return parts
 
 
-def submitted(stage: Stage, size_mib: int) -> str:
+def submitted(stage: Stage, size_mib: int, outputs: str = "big") -> str:
     """Submit a job that leaves one file of random bytes; it prints their digest, and when it ended."""
     script = f"head -c {size_mib}M /dev/urandom > big; sha256sum < big; date +%s.%N"
     disk = f"{2 * size_mib + 512}MiB"
-    options = ("--outputs", "big", "--vcpus", "1", "--memory", "512MiB", "--disk", disk)
+    options = ("--outputs", outputs, "--vcpus", "1", "--memory", "512MiB", "--disk", disk)
     return stage.hcloud("submit", "-y", "-q", *options, "--", "sh", "-c", script).split()[0]
 
 
@@ -96,14 +104,17 @@ def told(stage: Stage, job: str) -> tuple[str, float]:
     return digest, float(at)
 
 
-def kill_half_way(stage: Stage, job: str, size_mib: int) -> bool:
-    """Kill daemon and agent with SIGKILL once half of the outputs has arrived; return whether that was half-way."""
-    while True:
-        arrived = sum(path.stat().st_size for path in (stage.home / "outputs").glob(f"{job}.*.part"))
+def is_half_way(stage: Stage, job: str, size_mib: int) -> bool:
+    """Return whether half of the outputs has arrived."""
+    arrived = sum(path.stat().st_size for path in (stage.home / "outputs").glob(f"{job}.*.part"))
+    return arrived >= size_mib * PIECE // 2
+
+
+def kill_once(stage: Stage, job: str, reached: Callable[[], bool]) -> bool:
+    """Kill daemon and agent with SIGKILL once ``reached``, and start the daemon; return whether that was half-way."""
+    while not reached():
         if list((stage.home / "outputs").glob(f"{job}.*.json")):
             return False
-        if arrived >= size_mib * PIECE // 2:
-            break
         time.sleep(LOOK_S)
     for process in Path("/proc").glob("[0-9]*/cmdline"):
         with_it = process.read_bytes().split(b"\0") if process.exists() else []
@@ -115,25 +126,118 @@ def kill_half_way(stage: Stage, job: str, size_mib: int) -> bool:
     return True
 
 
+class Store:
+    """A store of objects that jobs send outputs to."""
+
+    def __init__(
+        self, url: str, endpoint: str, read: Callable[[str], bytes], sign: Callable[[str, int, str], SignedUrl]
+    ):
+        """``url``: where jobs may write. ``read``: returns an object; ``sign``: by name, size and MD5, for a PUT."""
+        self.url, self.endpoint, self.read, self.sign = url, endpoint, read, sign
+
+    def put_s(self, content: Path) -> float:
+        """Return how long MD5 and one PUT of a file take, in seconds."""
+
+        def put() -> None:
+            with content.open("rb") as file:
+                digest = hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
+            signed, target = self.sign("team/alone", content.stat().st_size, digest), urlsplit(self.endpoint)
+            place = urlsplit(signed.url)
+            connection = http.client.HTTPConnection(target.hostname or "", target.port, blocksize=PIECE)
+            with content.open("rb") as file:
+                headers = {"Content-Length": str(content.stat().st_size), **signed.headers}
+                connection.request("PUT", f"{place.path}?{place.query}", body=file, headers=headers)
+                if connection.getresponse().status != http.HTTPStatus.OK:
+                    raise RuntimeError("the store refused the yardstick's PUT")
+
+        return timed(put)
+
+
+@contextmanager
+def stores(folder: Path) -> Iterator[list[Store]]:
+    """Serve S3 by moto and a small GCS, and make the daemons of this process's children know their credentials."""
+    import boto3
+
+    os.environ |= {"AWS_ACCESS_KEY_ID": "bench", "AWS_SECRET_ACCESS_KEY": "bench", "AWS_EC2_METADATA_DISABLED": "true"}
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)
+    fake = FakeGcs({("bench", "here"): b""})
+    with moto_s3() as s3, fake.serve() as gcs:
+        account = folder / "account.json"
+        account.write_text(json.dumps(fake.account() | {"type": "service_account", "project_id": "bench"}))
+        os.environ["GOOGLE_APPLICATION_CREDENTIALS"] = str(account)
+        client = boto3.client("s3", endpoint_url=s3, region_name="us-east-1")
+        client.create_bucket(Bucket="bench")
+        google, amazon = GcsStore(endpoint=gcs, make=fake.client), S3Client(endpoint=s3, region="us-east-1")
+        yield [
+            Store("s3://bench/team", s3, lambda name: client.get_object(Bucket="bench", Key=name)["Body"].read(),
+                  lambda name, size, md5: amazon.sign_put("bench", name, size, md5, 3600.0)),
+            Store("gs://bench/team", gcs, lambda name: fake.objects["bench", name],
+                  lambda name, size, md5: google.sign_put("bench", name, size, md5, 3600.0)),
+        ]  # fmt: skip
+
+
+def allow(stage: Stage, to: Sequence[Store]) -> None:
+    """Let jobs write to stores."""
+    region = {"s3": ", region: us-east-1"}
+    grants = ", ".join(
+        f"{{url: '{each.url}', endpoint: '{each.endpoint}'{region.get(each.url.partition(':')[0], '')}}}" for each in to
+    )
+    config = stage.home / "config.yaml"
+    config.write_text(config.read_text().replace("buckets: []", f"buckets: [{grants}]"))
+
+
+def measure_store(stage: Stage, store: Store, folder: Path, size_mib: int, whole_s: float) -> list[Row]:
+    """Return what the way to a store took beside ``whole_s``, and whether the bytes are right, killed half-way, too."""
+    name, rows = store.url.partition(":")[0], list[Row]()
+    job = submitted(stage, size_mib, f"big={store.url}/first")
+    stage.hcloud("wait", job)
+    digest, ended_at = told(stage, job)
+    [kept] = (stage.home / "outputs").glob(f"{job}.*.json")
+    arrived_s = kept.stat().st_mtime - ended_at
+    content = store.read("team/first/big")
+    right = hashlib.sha256(content).hexdigest() == digest
+    (folder / "alone").write_bytes(content)
+    put_s = store.put_s(folder / "alone")
+    (folder / "alone").unlink()
+    print(f"{name}://: from the program's end to the object {arrived_s:.2f} s; MD5 and one PUT {put_s:.2f} s")
+    rows += [
+        Row(name=f"machine to {name}://, beside cp + sha256 + TLS", value=whole_s / arrived_s, unit="x", target=0.5,
+            better="higher"),
+        Row(name=f"machine to {name}://, beside MD5 and one PUT", value=put_s / arrived_s, unit="x"),
+        Row(name=f"bytes right in {name}://", value=float(right), unit="", target=1.0, better="higher"),
+    ]  # fmt: skip
+    job = submitted(stage, size_mib, f"big={store.url}/second")
+    was_half_way = kill_once(stage, job, lambda: bool(list((stage.home / "outputs").glob(f"{job}.*.urls"))))
+    stage.hcloud("wait", job)
+    right = hashlib.sha256(store.read("team/second/big")).hexdigest() == told(stage, job)[0]
+    words = f"bytes right in {name}:// after kill -9 of daemon and agent while it was sent"
+    rows.append(Row(name=words, value=float(right and was_half_way), unit="", target=1.0, better="higher"))
+    return rows
+
+
 def main() -> int:
     """Measure; 1: slower than half of the yardstick, or not the bytes that the job wrote."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--mib", type=int, default=1024, help="size of the outputs")
     options = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="hcloud-outputs-"))
-    stage = Stage(folder / "home")
     print(machine())
     try:
-        stage.init(package_data.path("policies") / "default.yaml")
-        stage.start("daemon")
-        stage.until_daemon_answers(60.0)
-        return measure(stage, folder, options.mib)
+        with stores(folder) as to:
+            stage = Stage(folder / "home")
+            try:
+                stage.init(package_data.path("policies") / "default.yaml")
+                allow(stage, to)
+                stage.start("daemon")
+                stage.until_daemon_answers(60.0)
+                return measure(stage, folder, options.mib, to)
+            finally:
+                stage.take_down()
     finally:
-        stage.take_down()
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def measure(stage: Stage, folder: Path, size_mib: int) -> int:
+def measure(stage: Stage, folder: Path, size_mib: int, to: Sequence[Store]) -> int:
     """Measure on a running daemon, and print; return the exit code."""
     job = submitted(stage, size_mib)
     stage.hcloud("wait", job)
@@ -154,12 +258,14 @@ def measure(stage: Stage, folder: Path, size_mib: int) -> int:
         Row(name="bytes right", value=float(right), unit="", target=1.0, better="higher"),
     ]  # fmt: skip
     job = submitted(stage, size_mib)
-    was_half_way = kill_half_way(stage, job, size_mib)
+    was_half_way = kill_once(stage, job, lambda: is_half_way(stage, job, size_mib))
     stage.hcloud("wait", job)
     stage.hcloud("cp", job, str(folder / "second"))
     right = digest_of(folder / "second" / "big") == told(stage, job)[0]
     name = "bytes right after kill -9 of daemon and agent half-way"
     rows.append(Row(name=name, value=float(right and was_half_way), unit="", target=1.0, better="higher"))
+    for store in to:
+        rows += measure_store(stage, store, folder, size_mib, whole_s)
     for row in rows:
         print(row.line())
     return 1 if any(row.holds is False for row in rows) else 0

@@ -15,6 +15,7 @@ from pydantic.dataclasses import dataclass as checked_dataclass
 from starlette.concurrency import run_in_threadpool
 
 from hcloud.api import arrays
+from hcloud.api.asked_for import asked_for_line
 from hcloud.api.auth import Caller
 from hcloud.api.bodies import JsonRoute
 from hcloud.api.context import ApiContext, Context, CurrentCaller
@@ -108,7 +109,8 @@ async def plan_jobs(context: Context, caller: CurrentCaller, requests: JobReques
         specs = _build_specs(context, caller, requests)
         _dependencies(context, caller, specs)
         context.admit(specs)
-        return _PLANNED.validate_python(context.preview(specs))
+        found = _PLANNED.validate_python(context.preview(specs))
+        return [replace(each, asks_for=asked_for_line(spec)) for each, spec in zip(found, specs, strict=True)]
 
     return await context.long_work.response(list[PlannedJob], planned, at_once=caller.is_admin)
 
@@ -273,6 +275,7 @@ def timeline_of(context: ApiContext, caller: Caller, job_id: str) -> JobTimeline
         planned_start=planned_start,
         critical_path=path,
         fair_share=context.fair_share(job.spec) if waits else "",
+        asks_for=asked_for_line(job.spec, whole=caller.may_see(job.spec.user)),
         inputs=_input_words(job) if caller.may_see(job.spec.user) else "",
         checkpoint=_checkpoint_words(context, job, now),
     )

@@ -186,6 +186,8 @@ class PlannedJob:
     """Null if nothing is profiled."""
     deadline_probability: float | None = None
     """That it meets its deadline if it starts now, by past runs; None: it has none, or no run is known."""
+    asks_for: str = ""
+    """Image, framework, GPUs, secret variables, outputs and growing memory, as one line; "" if nothing of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -34,6 +34,10 @@ _OPTIONS = (
     click.option("--after", multiple=True, metavar="JOB[=END]",
                  help="Start after a job (job-7, or one of the files) succeeded; or =finished, =failed (repeatable)."),
     click.option("--cron", help="Submit it again and again: minute hour day month weekday, or @daily."),
+    click.option("--missed", type=click.Choice(["skip", "once", "all"]),
+                 help="What is done for times of --cron at which no daemon ran (default: skip)."),
+    click.option("--overlap", type=click.Choice(["skip", "queue", "allow", "replace"]),
+                 help="What is done when --cron fires while its job before goes on (default: skip)."),
     click.option("--timezone", help="Time zone of --cron, such as Europe/Berlin (default: UTC)."),
     click.option("--secret", multiple=True, metavar="NAME[=FROM]",
                  help="Secret variable: yours, or env:NAME, file:/PATH, aws:NAME#KEY, gcp:projects/P/secrets/S."),
@@ -46,6 +50,9 @@ _OPTIONS = (
                  help="Files to bring back, such as results/ or '*.csv', or to send to s3://, gs:// (repeatable)."),
     click.option("--checkpoint", metavar="PATH",
                  help="What it writes to go on from: kept off its machine every 5 min, restored for the next attempt."),
+    click.option("--checkpoint-every", help="How often it is kept, such as 30s or 10m; needs --checkpoint."),
+    click.option("--checkpoint-signal", type=click.Choice(["USR1", "USR2", "HUP"]),
+                 help="Signal that asks it to write one; needs --checkpoint."),
     click.option("--workdir", "-w", type=click.Path(path_type=Path), help="Directory to upload and start in."),
     click.option("--image", help="Container image to run in, such as debian:12."),
     click.option("--framework", type=click.Choice(["dask", "mpi", "torchrun"]),
@@ -54,6 +61,8 @@ _OPTIONS = (
     click.option("--network", type=click.Choice(["none", "host"]), help="Network of the job."),
     click.option("--budget", type=FiniteRange(), help="Stop the job when it has cost this many USD."),
     click.option("--retries", type=WholeRange(), help="Tries after a non-zero exit."),
+    click.option("--memory-retries", type=WholeRange(), help="Tries after it ran out of memory, each with more of it."),
+    click.option("--memory-factor", type=FiniteRange(), help="How many times as much each of these gets (default 2)."),
     click.option("--max-runtime", help="Stop an attempt that runs longer, such as 2h or 7200 (seconds)."),
     click.option("--spot/--no-spot", default=None, help="Whether it may run on machines that can be preempted."),
     click.option("--type", "instance_types", multiple=True, help="Instance type it may run on; * and ? (repeatable)."),
@@ -65,9 +74,13 @@ _OPTIONS = (
     click.option("--profiling", type=click.Choice(["auto", "never"]), help="Whether it may be profiled."),
 )  # fmt: skip
 _PLAIN = {"name": "name", "priority": "priority", "setup": "setup", "network": "network", "max_runtime": "max_runtime",
-          "retries": "retries", "budget": "budget_usd", "spot": "interruptible", "exclusive": "exclusive",
+          "budget": "budget_usd", "spot": "interruptible", "exclusive": "exclusive",
           "profiling": "profiling", "array": "array", "tasks_per_unit": "tasks_per_unit",
           "image": "image", "framework": "framework"}  # fmt: skip
+
+_PARTS = {"checkpoint": {"checkpoint": "path", "checkpoint_every": "every", "checkpoint_signal": "signal"},
+          "retries": {"retries": "exit_code", "memory_retries": "out_of_memory", "memory_factor": "memory_factor"},
+          "schedule": {"cron": "cron", "timezone": "timezone", "missed": "missed", "overlap": "overlap"}}  # fmt: skip
 
 
 def job_options(function: F) -> F:
@@ -144,7 +157,8 @@ def _where(path: Sequence[str | int]) -> str:
              "percentile": "--percentile", "priority": "--priority", "setup": "--setup", "zones": "--zone",
              "labels": "--label", "array": "--array", "apart_from": "--apart-from", "instance_types": "--type",
              "inputs": "--input", "outputs": "--outputs", "checkpoint": "--checkpoint", "after": "--after",
-             "cron": "--cron", "timezone": "--timezone", "gpus": "--gpus",
+             "cron": "--cron", "timezone": "--timezone", "secret_from": "--secret", "every": "--checkpoint-every",
+             "memory_factor": "--memory-factor", "out_of_memory": "--memory-retries", "gpus": "--gpus",
              "tasks_per_unit": "--tasks-per-unit", "image": "--image", "framework": "--framework"}  # fmt: skip
     key = next((str(part) for part in reversed(path) if str(part) in named), "")
     return f"{key_path(tuple(path))} ({named[key]})" if key else key_path(tuple(path))
@@ -171,10 +185,8 @@ def _changes(mapping: Mapping[str, Any], flags: Mapping[str, Any]) -> dict[str, 
         changes["outputs"] = list(map(_output, flags["outputs"]))
     if flags.get("inputs"):
         changes["inputs"] = [*mapping.get("inputs", ()), *map(_input, flags["inputs"])]
-    if flags.get("checkpoint") is not None:
-        stated = mapping.get("checkpoint")
-        more = stated if isinstance(stated, Mapping) else {}
-        changes["checkpoint"] = {**more, "path": flags["checkpoint"]}
+    for part, keys in _PARTS.items():
+        changes |= _part(mapping, flags, part, keys)
     placement = _placement(flags)
     if placement:
         changes["placement"] = {**mapping.get("placement", {}), **placement}
@@ -185,9 +197,6 @@ def _changes(mapping: Mapping[str, Any], flags: Mapping[str, Any]) -> dict[str, 
             **(after if isinstance(after, Mapping) else {}),
             **{f"job-{name}" if name.isdigit() else name: end or "succeeded" for name, _, end in pairs},
         }
-    recurrence = {key: flags[key] for key in ("cron", "timezone") if flags.get(key) is not None}
-    if recurrence:
-        changes["schedule"] = {**(mapping.get("schedule") or {}), **recurrence}
     env = _environment(flags)
     if env:
         changes["env"] = {**mapping.get("env", {}), **env}
@@ -196,10 +205,23 @@ def _changes(mapping: Mapping[str, Any], flags: Mapping[str, Any]) -> dict[str, 
     return changes
 
 
+def _part(
+    mapping: Mapping[str, Any], flags: Mapping[str, Any], part: str, keys: Mapping[str, str]
+) -> dict[str, dict[str, Any]]:
+    """Return a part of the job with what flags (key by flag) say of it; empty if they say nothing."""
+    given = {key: flags[flag] for flag, key in keys.items() if flags.get(flag) is not None}
+    stated = mapping.get(part)
+    return {part: {**(stated if isinstance(stated, Mapping) else {}), **given}} if given else {}
+
+
 def _durations(flags: Mapping[str, Any]) -> dict[str, float | str]:
     from hcloud.cli.arguments import seconds_or_text  # 0.1 s, which help need not take
 
-    return {name: seconds_or_text(flags[name]) for name in ("within", "max_runtime") if flags.get(name) is not None}
+    return {
+        name: seconds_or_text(flags[name])
+        for name in ("within", "max_runtime", "checkpoint_every")
+        if flags.get(name) is not None
+    }
 
 
 def _placement(flags: Mapping[str, Any]) -> dict[str, Any]:

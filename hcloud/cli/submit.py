@@ -222,6 +222,8 @@ def _show_plan(client: Connection, jobs: Sequence[Mapping[str, Any]], form: str,
     for group in groups[:first]:
         job = group[0]
         shown.print(f"{printable(_names(group))}: {job['action']}, {printable(job['text'])}")
+        if job.get("asks_for"):  # an older daemon does not say it
+            shown.print(f"  {printable(job['asks_for'])}")
         if job["knowing"] is not None:
             shown.print(f"  {_how_known(job)}")
         if job["action"] == "launch":

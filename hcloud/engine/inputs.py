@@ -30,6 +30,7 @@ TRIES_MAX: Final = 5
 """So often in a row a connection may break before anything more came."""
 PAUSE_S, PAUSE_CAP_S = 0.5, 8.0
 READ_BYTES: Final = 1 << 20
+SENT_AT_ONCE_BYTES: Final = 256 << 10
 AGAIN: Final = frozenset({408, 429, 500, 502, 503, 504})
 """Answers that another try may change."""
 
@@ -96,8 +97,10 @@ def connection_to(url: SplitResult, trust: ssl.SSLContext) -> http.client.HTTPCo
     if url.scheme not in ("http", "https") or url.hostname is None:
         raise InputsFailed("the daemon sent no URL of HTTP")
     if url.scheme == "https":
-        return http.client.HTTPSConnection(url.hostname, url.port, timeout=SILENT_S, context=trust)
-    return http.client.HTTPConnection(url.hostname, url.port, timeout=SILENT_S)
+        return http.client.HTTPSConnection(
+            url.hostname, url.port, timeout=SILENT_S, context=trust, blocksize=SENT_AT_ONCE_BYTES
+        )
+    return http.client.HTTPConnection(url.hostname, url.port, timeout=SILENT_S, blocksize=SENT_AT_ONCE_BYTES)
 
 
 def _read_into(part: Path, file: Mapping[str, Any], trust: ssl.SSLContext) -> bool:

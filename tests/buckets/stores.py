@@ -48,12 +48,15 @@ class FakeGcs:
         from google.cloud import storage
         from google.oauth2 import service_account
 
+        credentials = service_account.Credentials.from_service_account_info(self.account())  # type: ignore[no-untyped-call]
+        return storage.Client(project="test", credentials=credentials, client_options={"api_endpoint": self.address})
+
+    def account(self) -> dict[str, str]:
+        """Return the key file of its service account."""
         pem = self.key.private_bytes(
             serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
         ).decode()
-        account = {"client_email": "hcloud@test.example", "token_uri": f"{self.address}/token", "private_key": pem}
-        credentials = service_account.Credentials.from_service_account_info(account)  # type: ignore[no-untyped-call]
-        return storage.Client(project="test", credentials=credentials, client_options={"api_endpoint": self.address})
+        return {"client_email": "hcloud@test.example", "token_uri": f"{self.address}/token", "private_key": pem}
 
     @staticmethod
     def generation(content: bytes) -> str:

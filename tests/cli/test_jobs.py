@@ -13,7 +13,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from hcloud.core.model import JobState
+from hcloud.core.model import Checkpoint, JobState
 from tests.api.deployment import Deployment
 from tests.cli.conftest import Shell
 from tests.waiting import wait_until
@@ -166,6 +166,53 @@ def test_submit_of_a_file_takes_every_document_and_flags_win(shell: Shell, deplo
     assert [each["name"] for each in json.loads(out)] == ["first", "second"]
     first = deployment.store.job("job-1").spec
     assert (first.tags, first.priority) == ({"team": "search", "run": "7"}, 5)
+
+
+def test_flags_change_single_keys_of_checkpoints_retries_and_schedules(shell: Shell, deployment: Deployment) -> None:
+    stated = "{path: state, every: 1h}"
+    (shell.directory / "one.yaml").write_text(f"name: one\ncommand: 'true'\ncheckpoint: {stated}\nretries: 2\n")
+    flags = (
+        "--checkpoint-every",
+        "30s",
+        "--checkpoint-signal",
+        "USR1",
+        "--memory-retries",
+        "3",
+        "--memory-factor",
+        "4",
+    )
+    shell.run("submit", "-q", *flags, "one.yaml")
+    spec = deployment.store.job("job-1").spec
+    assert spec.checkpoint == Checkpoint(path="state", every_s=30.0, signal="USR1")
+    limits = spec.retries.limits
+    assert (limits["exit_code"], limits["out_of_memory"], spec.retries.memory_factor) == (2, 3, 4.0)
+    shell.run("submit", "-q", "--cron", "@daily", "--missed", "once", "--overlap", "queue", "--", "true")
+    rule = deployment.store.schedules()[0].recurrence
+    assert (rule.cron, rule.missed, rule.overlap) == ("@daily", "once", "queue")
+    for given, words in (
+        (("--checkpoint-every", "5m"), "checkpoint.path (--checkpoint): is required"),
+        (("--missed", "once"), "schedule.cron (--cron): is required"),
+        (
+            ("--memory-retries", "1", "--memory-factor", "1"),
+            "(--memory-factor): must be above 1, such as 2: with the same",
+        ),
+    ):
+        _, err = shell.run("submit", "-q", *given, "--", "true", exit_code=2)
+        assert words in err and len(err.splitlines()) == 1
+
+
+def test_dry_run_and_explain_show_what_a_job_asks_for(shell: Shell) -> None:
+    flags = ("--image", "debian:12", "--memory-retries", "2", "--outputs", "results/", "--secret", "TOKEN")
+    wanted = (
+        "asks for: 2 times the memory when it runs out of it, at most 2 times, image debian:12, secret variable TOKEN, "
+        "output results/"
+    )
+    plan, _ = shell.run("submit", "--dry-run", *flags, "--", "true", TOKEN="hidden")
+    shell.run("submit", "-q", *flags, "--", "true", TOKEN="hidden")
+    explained, _ = shell.run("explain", "job-1")
+    for text in (plan, explained):
+        assert wanted in " ".join(text.split()) and "hidden" not in text
+    assert "asks for" not in shell.run("submit", "--dry-run", "--", "true")[0]
 
 
 def test_submit_sends_the_environment_asked_for(shell: Shell, deployment: Deployment) -> None:

@@ -1,0 +1,40 @@
+"""What a job asks for beside its command, target and size, as one line for people."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from hcloud.core.model import FailureCause, JobSpec
+from hcloud.spec.validation import counted
+
+SHOWN = 5
+"""Names of one kind that are shown."""
+
+
+def asked_for_line(spec: JobSpec, *, whole: bool = True) -> str:
+    """Return what a job asks for, such as ``asks for: image debian:12, output results/``; empty if nothing of it.
+
+    Unless ``whole``, without what only its owner may see.
+    """
+    found = [*_machine(spec), *(_own(spec) if whole else ())]
+    return f"asks for: {', '.join(found)}" if found else ""
+
+
+def _machine(spec: JobSpec) -> Iterator[str]:
+    if spec.framework is not None:
+        yield f"{spec.framework} on its {spec.nodes.count} nodes"
+    if spec.resources.gpus is not None:
+        yield f"{spec.resources.gpus.words()} for each node"
+    if tries := spec.retries.limits.get(FailureCause.OUT_OF_MEMORY.value, 0):
+        factor = f"{spec.retries.memory_factor:g} times the memory"
+        yield f"{factor} when it runs out of it, at most {counted(tries, 'time')}"
+
+
+def _own(spec: JobSpec) -> Iterator[str]:
+    if spec.image is not None:
+        yield f"image {spec.image}"
+    outputs = [*spec.outputs, *(f"{each.pattern} to {each.to}" for each in spec.bucket_outputs)]
+    for word, names in (("secret variable", sorted(spec.secrets)), ("output", outputs)):
+        if names:
+            more = [f"{len(names) - SHOWN} more"] if len(names) > SHOWN else []
+            yield f"{word}{'s' if len(names) > 1 else ''} {' and '.join([*names[:SHOWN], *more])}"
