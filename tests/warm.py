@@ -102,19 +102,22 @@ class WarmProgram:
         environment: Mapping[str, str],
         timeout_s: float,
         constants: Mapping[str, float] | None = None,
+        one_output: bool = False,
     ) -> subprocess.CompletedProcess[str]:
         """Run one command to its end, with nothing to read on its standard input.
 
-        ``constants`` are set before, by their full names: waits that are shorter than a user's.
+        ``constants`` are set before, by their full names: waits that are shorter than a user's. With ``one_output``
+        errors are written where the output is, in their order.
         """
-        with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+        with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as other:
+            err = out if one_output else other
             process = self.start(arguments, cwd=cwd, environment=environment, out=out, err=err, constants=constants)
             try:
                 code = process.wait(timeout_s)
             except subprocess.TimeoutExpired:
                 process.kill()
                 raise
-            shown, complained = (_all_of(file) for file in (out, err))
+            shown, complained = (_all_of(file) for file in (out, other))
         return subprocess.CompletedProcess(arguments, code, shown, complained)
 
     def start(

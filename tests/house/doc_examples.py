@@ -3,10 +3,11 @@
 Conventions, for every fenced block of README.md and docs/*.md, in the order of the document:
 
 * ``console``: lines that begin with ``$ `` are run by bash in a fresh directory that also is the home directory and
-  holds a fresh HCloud home; only `hcloud` and a few harmless file commands may stand there. Lines below a command are
-  its output: ``...`` stands for any text, alone on a line for any lines; runs of blanks count as one blank; nothing
-  below means any output. A command ends with ``# exit 4`` when it is meant to fail so, and with ``&`` when it goes on
-  in the background until the document ends (after `hcloud daemon &` the next command waits for the daemon to answer).
+  holds a fresh HCloud home; only `hcloud` and a few harmless file commands may stand there. A plain `hcloud` command is
+  a fork of a process that has imported it. Lines below a command are its output: ``...`` stands for any text, alone on
+  a line for any lines; runs of blanks count as one blank; nothing below means any output. A command ends with
+  ``# exit 4`` when it is meant to fail so, and with ``&`` when it goes on in the background until the document ends
+  (after `hcloud daemon &` the next command waits for the daemon to answer).
 * ``yaml job``, ``yaml policy``, ``yaml config``: checked by HCloud's own loaders. With ``file=NAME`` the block is also
   written to that file for the commands that follow. Other ``yaml`` and ``json`` blocks must parse.
 * ``sh``: not run (make, systemctl, other machines); make targets and `hcloud` verbs in it must exist.
@@ -32,10 +33,12 @@ from hcloud.wiring import build_providers
 from tests.engine.site import free_port
 from tests.house import tree
 from tests.waiting import wait_until
+from tests.warm import WARM
 
 MAY_RUN = {"hcloud", "cat", "ls", "mkdir", "echo", "printf", "cp"}
 COMMAND_TIMEOUT_S = 180
 DAEMON_UNREACHABLE = 3
+SHELL_SIGNS = frozenset("|;&<>$*?[](){}#'\"`\\")
 DEFAULT_LISTEN = "listen: 127.0.0.1:8786"
 
 
@@ -183,6 +186,16 @@ class Session:
         assert output_matches(command.expected_output, done.stdout), f"the document says\n{wanted}\nbut {shown}"
 
     def _call(self, line: str) -> subprocess.CompletedProcess[str]:
+        program, *arguments = line.split()
+        if program == "hcloud" and not SHELL_SIGNS & set(line):  # bash would do no more than replace the ~
+            home = f"{self.directory}/"
+            return WARM.run(
+                tuple(home + each[2:] if each.startswith("~/") else each for each in arguments),
+                cwd=self.directory,
+                environment=self.environment(),
+                timeout_s=COMMAND_TIMEOUT_S,
+                one_output=True,
+            )
         return subprocess.run(
             ["bash", "-c", line],
             cwd=self.directory,
