@@ -27,10 +27,12 @@ from bench.rows import Row, machine
 from demo.stage import Stage
 from hcloud.buckets.clients import GcsStore, S3Client, SignedUrl
 from hcloud.config import package_data
+from hcloud.core.clock import holds_within
 from tests.buckets.stores import FakeGcs, moto_s3
 
 PIECE = 1 << 20
 LOOK_S = 0.05
+PATIENCE_S = 600.0
 
 
 def timed(work: Callable[[], object]) -> float:
@@ -96,6 +98,12 @@ def submitted(stage: Stage, size_mib: int, outputs: str = "big") -> str:
     disk = f"{2 * size_mib + 512}MiB"
     options = ("--outputs", outputs, "--vcpus", "1", "--memory", "512MiB", "--disk", disk)
     return stage.hcloud("submit", "-y", "-q", *options, "--", "sh", "-c", script).split()[0]
+
+
+def wait_for(stage: Stage, job: str) -> None:
+    """Wait until a job has succeeded, however busy the machine is. Raises RuntimeError: it did not in time."""
+    if not holds_within(lambda: stage.exit_code("wait", "--timeout", "60", job) == 0, PATIENCE_S, every_s=LOOK_S):
+        raise RuntimeError(f"{job} has not succeeded: {stage.hcloud('explain', job)}")
 
 
 def told(stage: Stage, job: str) -> tuple[str, float]:
@@ -190,7 +198,7 @@ def measure_store(stage: Stage, store: Store, folder: Path, size_mib: int, whole
     """Return what the way to a store took beside ``whole_s``, and whether the bytes are right, killed half-way, too."""
     name, rows = store.url.partition(":")[0], list[Row]()
     job = submitted(stage, size_mib, f"big={store.url}/first")
-    stage.hcloud("wait", job)
+    wait_for(stage, job)
     digest, ended_at = told(stage, job)
     [kept] = (stage.home / "outputs").glob(f"{job}.*.json")
     arrived_s = kept.stat().st_mtime - ended_at
@@ -208,7 +216,7 @@ def measure_store(stage: Stage, store: Store, folder: Path, size_mib: int, whole
     ]  # fmt: skip
     job = submitted(stage, size_mib, f"big={store.url}/second")
     was_half_way = kill_once(stage, job, lambda: bool(list((stage.home / "outputs").glob(f"{job}.*.urls"))))
-    stage.hcloud("wait", job)
+    wait_for(stage, job)
     right = hashlib.sha256(store.read("team/second/big")).hexdigest() == told(stage, job)[0]
     words = f"bytes right in {name}:// after kill -9 of daemon and agent while it was sent"
     rows.append(Row(name=words, value=float(right and was_half_way), unit="", target=1.0, better="higher"))
@@ -240,7 +248,7 @@ def main() -> int:
 def measure(stage: Stage, folder: Path, size_mib: int, to: Sequence[Store]) -> int:
     """Measure on a running daemon, and print; return the exit code."""
     job = submitted(stage, size_mib)
-    stage.hcloud("wait", job)
+    wait_for(stage, job)
     digest, ended_at = told(stage, job)
     [kept] = (stage.home / "outputs").glob(f"{job}.*.json")
     arrived_s = kept.stat().st_mtime - ended_at
@@ -259,7 +267,7 @@ def measure(stage: Stage, folder: Path, size_mib: int, to: Sequence[Store]) -> i
     ]  # fmt: skip
     job = submitted(stage, size_mib)
     was_half_way = kill_once(stage, job, lambda: is_half_way(stage, job, size_mib))
-    stage.hcloud("wait", job)
+    wait_for(stage, job)
     stage.hcloud("cp", job, str(folder / "second"))
     right = digest_of(folder / "second" / "big") == told(stage, job)[0]
     name = "bytes right after kill -9 of daemon and agent half-way"

@@ -91,6 +91,11 @@ class ImageRegistries:
             if len(self._found) < FOUND_MOST:
                 self._found[key] = now + FOUND_FOR_S
 
+    def has_found(self, image: str) -> bool:
+        """Return whether a registry said lately that it has an image; False also where none was asked."""
+        with self._lock:
+            return any(each == image and until > self.clock.now() for (each, _), until in self._found.items())
+
     def _ask(self, place: ImagePlace, login: str) -> None:
         origin = self._origin(place.registry)
         path = f"/v2/{place.repository}/manifests/{place.reference}"

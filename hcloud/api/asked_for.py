@@ -11,12 +11,12 @@ SHOWN = 5
 """Names of one kind that are shown."""
 
 
-def asked_for_line(spec: JobSpec, *, whole: bool = True) -> str:
+def asked_for_line(spec: JobSpec, *, whole: bool = True, has_image: bool = True) -> str:
     """Return what a job asks for, such as ``asks for: image debian:12, output results/``; empty if nothing of it.
 
-    Unless ``whole``, without what only its owner may see.
+    Unless ``whole``, without what only its owner may see. ``has_image``: whether its image is known to be there.
     """
-    found = [*_machine(spec), *(_own(spec) if whole else ())]
+    found = [*_machine(spec), *(_own(spec, "" if has_image else " (could not be looked up)") if whole else ())]
     return f"asks for: {', '.join(found)}" if found else ""
 
 
@@ -30,9 +30,9 @@ def _machine(spec: JobSpec) -> Iterator[str]:
         yield f"{factor} when it runs out of it, at most {counted(tries, 'time')}"
 
 
-def _own(spec: JobSpec) -> Iterator[str]:
+def _own(spec: JobSpec, about_image: str) -> Iterator[str]:
     if spec.image is not None:
-        yield f"image {spec.image}"
+        yield f"image {spec.image}{about_image}"
     outputs = [*spec.outputs, *(f"{each.pattern} to {each.to}" for each in spec.bucket_outputs)]
     for word, names in (("secret variable", sorted(spec.secrets)), ("output", outputs)):
         if names:

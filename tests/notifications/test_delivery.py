@@ -5,15 +5,21 @@ import hashlib
 import hmac
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from threading import Thread
 
 import pytest
 
+from hcloud.budget_watch import BudgetWatch
 from hcloud.notifications import DeliveryError, Message, Sender, signature, slack_body
+from hcloud.planner.plan import Plan
+from hcloud.planner.snapshot import Spend
+from hcloud.spec.policy import Budgets
 from tests.config.entry import Hcloud, caller
+from tests.notifications.test_outbox import Site
+from tests.store.samples import NOW
 
 MESSAGE = Message(id="hc-7", kind="job_ended", at=1_900_000_000.0, text="job-1 <a> & b", fields={"job": "job-1"})
 KEY = "a key"
@@ -150,3 +156,31 @@ def test_wrong_targets_are_refused_with_one_sentence(tmp_path: Path, capsys: pyt
         ("{name: ops, url: 'http://x'}\n  - {name: ops, url: 'http://y'}", "has two entries named 'ops'"),
     ):
         assert wanted in _refusal(hcloud, tmp_path, entry), entry
+
+
+def test_each_occasion_reaches_a_webhook_once_signed_although_the_first_try_fails(server: Endpoint) -> None:
+    site = Site()
+    site.address = Sender(url=f"{server.url}/all", key=KEY)  # type: ignore[assignment]
+    site.outbox = site.opened()
+    site.outbox.step()
+    site.end_job()
+    budgets, spend = Budgets(per_day_usd=10.0), Spend(day_usd=10.0, month_usd=10.0, day_ends_at=NOW, month_ends_at=NOW)
+    for usd in (8.0, 10.0, 11.0):
+        BudgetWatch(site.store).record(
+            replace(spend, day_usd=usd), budgets, Plan(at=NOW, actions=()), site.clock.now(), None
+        )
+    site.preempt()
+    site.trouble()
+    server.answers["/all"], began = (503, {}), len(server.requests)
+    pause_s = site.outbox.step()
+    server.answers["/all"] = (204, {})
+    site.clock.advance(pause_s)
+    site.outbox.step()
+    site.opened().step()  # a restart repeats nothing
+    refused, *taken = server.requests[began:]
+    found = [json.loads(body) for _, _, body in taken]
+    assert [each["type"] for each in found] == ["job_ended", "budget", "budget", "spot_loss", "provider_trouble"]
+    assert len({each["data"]["id"] for each in found}) == 5 and refused[2] == taken[0][2]
+    for _, headers, body in (refused, *taken):
+        at = int(headers["webhook-timestamp"])
+        assert headers["webhook-signature"] == signature(KEY, headers["webhook-id"], at, body)

@@ -58,6 +58,15 @@ class Site:
         with self.store.transaction(self.clock.now()) as tx:
             tx.emit(EventKind.PROVIDER_TROUBLE, provider="ec2", call="launch", error="Timeout", text="no answer")
 
+    def preempt(self) -> None:
+        """Let a spot machine be taken back, and release another one."""
+        first, second = launch(self.store, "t1"), launch(self.store, "t2")
+        with self.store.transaction(NOW) as tx:
+            spot = replace(first, offer=replace(first.offer, market=Market.SPOT), state=InstanceState.TERMINATED)
+            tx.put_instance(replace(spot, terminated_at=NOW))
+            tx.emit(EventKind.INSTANCE_TERMINATED, instance_id=first.id, code="preempted", text="x")
+            tx.emit(EventKind.INSTANCE_TERMINATED, instance_id=second.id, code="idle", text="x")
+
     @property
     def texts(self) -> list[str]:
         """What was taken."""
@@ -185,12 +194,7 @@ def test_the_same_trouble_of_a_provider_is_told_once_an_hour_although_it_is_trie
 
 def test_a_preempted_machine_is_told_and_one_that_was_released_is_not() -> None:
     site = Site()
-    first, second = launch(site.store, "t1"), launch(site.store, "t2")
-    with site.store.transaction(NOW) as tx:
-        spot = replace(first, offer=replace(first.offer, market=Market.SPOT), state=InstanceState.TERMINATED)
-        tx.put_instance(replace(spot, terminated_at=NOW))
-        tx.emit(EventKind.INSTANCE_TERMINATED, instance_id=first.id, code="preempted", text="x")
-        tx.emit(EventKind.INSTANCE_TERMINATED, instance_id=second.id, code="idle", text="x")
+    site.preempt()
     site.outbox.step()
     assert site.texts == ["spot machine inst-1 was preempted (small in r1-a)"]
 
