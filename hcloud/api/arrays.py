@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Annotated
@@ -112,14 +113,20 @@ async def list_tasks(
     job_id: str,
     state: Annotated[list[JobState] | None, Query()] = None,
     limit: Annotated[int, Query(ge=1, le=TASKS_SHOWN)] = 100,
+    after: Annotated[str | None, Query(description="id of the last task of the previous page")] = None,
 ) -> Response:
     """List the tasks of an array in order: all, or those of `job-7[3-9]`; with ``state``, those in one of the states.
 
-    At most ``limit``, the first ones.
+    At most ``limit``, the first ones, or those ``after`` the last task of a page.
     """
 
     def found() -> list[JobView]:
         array, positions = find_tasks(context.store, job_id)
+        if after is not None:
+            last = context.store.job(after)
+            if last.array != array.id:
+                raise BadInput(f"after: {after} is no task of {array.id}")
+            positions = positions[bisect_right(positions, last.task_position) :]
         return [job_view(task, caller) for task in _in_states(context.store, array, positions, state, limit)]
 
     return await context.long_work.response(list[JobView], found, at_once=caller.is_admin)

@@ -37,8 +37,9 @@ from hcloud.engine.unit_commands import UnitCommands
 from hcloud.engine.uploads import UnitUploads
 from hcloud.engine.wire import PROTOCOL, stream_name
 
-REPORT_PAUSE_S, HELD_S = 0.02, 0.2
-"""Pause before a report, in which more may change, and how long one may wait for a unit to end."""
+REPORT_PAUSE_S, BUSY_PAUSE_S, HELD_S = 0.02, 0.1, 0.2
+"""Pause before the units are looked at, in which more may change; the same soon after a look, so that many short units
+are reported together; and how long a report may wait for a unit to end."""
 POLL_S, HEARTBEAT_S = 1.0, 8.0
 RETRY_S, RETRY_CAP_S, ELSEWHERE_CAP_S = 0.2, 5.0, 1.0
 """Pauses before the next try; shorter where another gateway may be the one."""
@@ -210,7 +211,7 @@ class AgentLink:
         self._outgoing: asyncio.Queue[Any] = asyncio.Queue(OUTGOING_MAX)
         self._sent: dict[str, tuple[dict[str, Any], bytes]] = {}
         """Reports of units that were sent last, each with its document."""
-        self._read_all_at = -math.inf
+        self._read_all_at = self._looked_at = -math.inf
         self._states: dict[str, str] = {}
         self._machine = b""
         self._number = 0
@@ -273,7 +274,12 @@ class AgentLink:
             if left_s <= 0 or self._is_urgent(report, "ended") or not self._number:
                 return report
             await self._changes.wait(self._host.live_paths(), left_s, [self._host.notice_file.parent])
-            await asyncio.sleep(REPORT_PAUSE_S)
+            await self._pause()
+
+    async def _pause(self) -> None:
+        left_s = self._looked_at + BUSY_PAUSE_S - time.monotonic()
+        await asyncio.sleep(max(REPORT_PAUSE_S, left_s))
+        self._looked_at = time.monotonic()
 
     def _unchanged(self) -> Set[Path]:
         """Return in which directories nothing changed; none once in POLL_S, should the kernel have missed something."""
@@ -338,7 +344,7 @@ class AgentLink:
             if time.monotonic() - self._spoke_at >= HEARTBEAT_S - POLL_S / 2 and self._outgoing.empty():
                 await self._outgoing.put(pb.FromAgent(alive=pb.Alive()))
             looking = not (changed or live or self._host.preempt_at() != preempt_at)
-        await asyncio.sleep(REPORT_PAUSE_S)
+        await self._pause()
 
     async def _take(self, command: Any) -> None:
         """Begin to carry out a command; with many at work, only once one of them is done."""

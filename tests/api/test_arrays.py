@@ -117,6 +117,19 @@ def test_bad_arrays_are_refused_with_one_sentence_and_nothing_is_submitted(
     assert waiting.store.newest_job_number() == before
 
 
+def test_tasks_are_listed_page_by_page(deployment: Deployment) -> None:
+    client, name = deployment.client(SUBMITTER), submitted(deployment, array="10-28:3")
+    pages, after = list[list[int]](), ""
+    while page := client.get(f"/v1/jobs/{name}/tasks?limit=3{after}").json():
+        pages.append([each["task"] for each in page])
+        after = f"&after={page[-1]['id']}"
+    assert pages == [[10, 13, 16], [19, 22, 25], [28]]
+    [other] = client.post("/v1/jobs", json=[job("plain")]).json()
+    refused = client.get(f"/v1/jobs/{name}/tasks?after={other['id']}")
+    assert (refused.status_code, sentence(refused)) == (400, f"after: {other['id']} is no task of {name}")
+    assert client.get(f"/v1/jobs/{name}/tasks?after=job-99").status_code == 404
+
+
 def test_tasks_are_listed_by_state(deployment: Deployment) -> None:
     client, name = deployment.client(SUBMITTER), ended(deployment)
     everyone = client.get(f"/v1/jobs/{name}/tasks").json()
