@@ -278,10 +278,10 @@ def _start_torchrun(gang: Gang, command: Sequence[str], port: int) -> subprocess
 
 
 def torchrun_command(gang: Gang, command: Sequence[str], port: int) -> list[str]:
-    """Return the command line of one node; a script's name goes without ``--no-python``."""
+    """Return the command line of one node; a script's name goes without ``--no_python``."""
     where = [f"--nnodes={gang.nodes}", f"--node_rank={gang.rank}"]
     where += [f"--master_addr={gang.addresses[0]}", f"--master_port={port}"]
-    plain = [] if command[0].endswith(".py") else ["--no-python"]
+    plain = [] if command[0].endswith(".py") else ["--no_python"]  # so PyTorch 1 spells it, and 2 as well
     return ["torchrun", *where, *plain, *command]
 
 

@@ -165,7 +165,7 @@ def test_torchrun_is_called_on_each_node_with_the_address_of_the_first(watch: Wa
 
 def test_torchrun_runs_what_is_no_script_of_python_as_a_program(tmp_path: Path) -> None:
     first = rank_of(tmp_path, 0, gang_pem(b"key", "job-1.1_a"), 20_000)
-    assert torchrun_command(first, ("sh", "-c", "train"), 1)[-4:] == ["--no-python", "sh", "-c", "train"]
+    assert torchrun_command(first, ("sh", "-c", "train"), 1)[-4:] == ["--no_python", "sh", "-c", "train"]
 
 
 @needs_bwrap
