@@ -2,8 +2,6 @@
 
 import json
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -24,16 +22,7 @@ ENDED = {"job-1": "succeeded", "job-2": "failed", "job-3": "cancelled"}
 HOLDING = {"inst-1", "inst-2", "inst-7"}
 """The instances with units."""
 RUNNING = {"job-4": "running", "job-5": "running"}
-WITH_RENAMED_KEYS = """
-from hcloud.spec.key_changes import KEY_CHANGES, KeyChange
-KEY_CHANGES["config"] += (
-    KeyChange(old="tick_s", new="cycle_interval_s", since="0.2.0"),
-    KeyChange(old="engine.log_level", since="0.2.0", advice="use log_level"),
-)
-KEY_CHANGES["policy"] += (KeyChange(old="caps.machines", new="caps.max_instances", since="0.2.0"),)
-from hcloud.cli.main import main
-main(prog_name="hcloud")
-"""
+LATER_RELEASE = {"tests.upgrade.later_release.IMPORTED": 1.0}
 
 
 @pytest.fixture(params=sorted(RECORDED.glob("home-*")), ids=lambda path: path.name)
@@ -214,28 +203,18 @@ def test_defaults_that_changed_under_a_policy_are_named_by_one_daemon(home: Home
         daemon.wait(PATIENCE_S)
 
 
-class LaterHome(Home):
-    """Commands and daemons of a release that has renamed and removed keys."""
-
-    def run(self, *arguments: str, exit_code: int = 0) -> str:
-        """Run a command of that release."""
-        command = [sys.executable, "-c", WITH_RENAMED_KEYS, *arguments]
-        done = subprocess.run(command, env=self.environment, capture_output=True, text=True, timeout=PATIENCE_S)
-        assert done.returncode == exit_code, f"{arguments}: {done.stdout} {done.stderr}"
-        return done.stdout + done.stderr
-
-
 @pytest.fixture
-def later(home: Home) -> LaterHome:
-    """The home with keys that the later release has renamed or removed."""
+def later(home: Home) -> Home:
+    """The home with keys that a later release has renamed or removed; commands and daemons are of that release."""
     config, policy = home.path / "config.yaml", home.path / "policies" / "default.yaml"
     text = config.read_text().replace("cycle_interval_s:", "tick_s:")
     config.write_text(text.replace("engine:\n", "engine:\n  log_level: info\n"))
     policy.write_text(policy.read_text().replace("  max_instances:", "  machines:"))
-    return LaterHome(home.path, home.started, [sys.executable, "-c", WITH_RENAMED_KEYS])
+    home.constants = {**home.constants, **LATER_RELEASE}
+    return home
 
 
-def test_renamed_and_removed_keys_are_accepted_and_named_once(later: LaterHome) -> None:
+def test_renamed_and_removed_keys_are_accepted_and_named_once(later: Home) -> None:
     later.daemon()
     assert later.answers(), later.log
     config, policy = (str(later.path / name) for name in ("config.yaml", "policies/default.yaml"))
@@ -250,7 +229,7 @@ def test_renamed_and_removed_keys_are_accepted_and_named_once(later: LaterHome) 
     assert later.run("policy", "check").count("  note: ") == 8
 
 
-def test_an_old_name_next_to_the_new_one_and_an_unknown_key_end_the_start(later: LaterHome) -> None:
+def test_an_old_name_next_to_the_new_one_and_an_unknown_key_end_the_start(later: Home) -> None:
     config = later.path / "config.yaml"
     config.write_text(config.read_text() + "cycle_interval_s: 2\n")
     assert ": tick_s: is the old name of cycle_interval_s, which is also set; keep cycle_interval_s only" in later.run(
