@@ -32,11 +32,12 @@ def write_bytes(stream: str, content: bytes, attempt: int, offset: int) -> None:
         sys.stdout.buffer.flush()
 
 
-def write_part(stream: str, content: bytes, attempt: int, offset: int) -> None:
-    """Write output as one line of JSON; bytes that are no UTF-8 are replaced."""
+def write_part(stream: str, content: bytes, attempt: int, offset: int, task: str = "") -> None:
+    """Write output as one line of JSON, of several tasks with each one's id; bytes that are no UTF-8 are replaced."""
     if content:
         text = content.decode(errors="replace")
-        click.echo(json_text({"attempt": attempt, "stream": stream, "offset": offset, "content": text}))
+        named = {"task": task} if task else {}
+        click.echo(json_text({**named, "attempt": attempt, "stream": stream, "offset": offset, "content": text}))
 
 
 class PrefixWriter:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import uuid
+from functools import partial
 from typing import Any
 
 import click
@@ -74,6 +75,14 @@ def each_task(reference: str) -> list[str]:
     return [f"{name}[{each}]" for first, last, step in ranges for each in range(first, last + 1, step)]
 
 
+def _tasks_there(client: Connection, reference: str) -> list[str]:
+    """Return what ``each_task`` returns. Raises NotFound before anything of them is shown: one is not there."""
+    tasks = each_task(reference)
+    if len(tasks) > 1:
+        client.get(f"/v1/jobs/{reference}/tasks", limit=1)
+    return tasks
+
+
 def shown_id(job: dict[str, Any]) -> str:
     """Return the id of a job as users write it: of a task ``job-7[3]``."""
     return str(job["id"]) if job["task"] is None else f"{job['array']}[{job['task']}]"
@@ -88,7 +97,7 @@ def shown_id(job: dict[str, Any]) -> str:
 @click.option("-n", "--tail", type=WholeRange(min=0), help="Only so many of the last lines; with -f also what follows.")
 @_text_or_json
 def logs(job: str, follow: bool, stderr: bool, rank: int, attempt: int | None, tail: int | None, form: str) -> None:
-    """Show the output of JOB, or of a task such as JOB[3], also after its end.
+    """Show the output of JOB, or of tasks such as JOB[3] or JOB[3-9], also after its end.
 
     With -o json: one JSON object per line, for each part of it.
 
@@ -98,6 +107,9 @@ def logs(job: str, follow: bool, stderr: bool, rank: int, attempt: int | None, t
 
     client, stream = Connection(), "stderr" if stderr else "stdout"
     write = write_bytes if form == "text" else write_part
+    tasks = _tasks_there(client, job_id(job))
+    if follow and len(tasks) > 1:
+        raise BadInput(f"{job} names {len(tasks)} tasks; follow one, such as {tasks[0]}")
     if follow:
         streams = (stream,) if stderr else BOTH
         marking = PrefixWriter() if form == "text" and not stderr else write
@@ -113,9 +125,14 @@ def logs(job: str, follow: bool, stderr: bool, rank: int, attempt: int | None, t
             client, job_id(job), streams=streams, rank=rank, attempt=attempt, onwards=onwards, write=marking,
             offsets=offsets,
         )  # fmt: skip
-    else:
+        return
+    for task in tasks:
+        if len(tasks) > 1 and form == "text":
+            click.echo(f"==> {task} <==")
+        elif len(tasks) > 1:
+            write = partial(write_part, task=task)
         last = LastLines(tail, write) if tail is not None else None
-        copy_output(client, job_id(job), stream=stream, rank=rank, attempt=attempt, write=last or write)
+        copy_output(client, task, stream=stream, rank=rank, attempt=attempt, write=last or write)
         if last is not None:
             last.flush()
 
@@ -210,19 +227,26 @@ def _all_live(client: Connection, all_users: bool) -> list[str]:
 @click.argument("job", shell_complete=job_ids)
 @click.option("-o", "--output", "form", type=click.Choice(["table", "json"]), default="table", help="Output format.")
 def explain(job: str, form: str) -> None:
-    """Explain every decision about JOB, or a task such as JOB[3], with the numbers that decided it."""
+    """Explain every decision about JOB, or tasks such as JOB[3] or JOB[3-9], with the numbers that decided it.
+
+    With -o json: of several tasks a list.
+    """
     from hcloud.cli.follow import last_lines
 
     client = Connection()
-    timeline = client.get(f"/v1/jobs/{job_id(job)}/explain")
+    tasks = _tasks_there(client, job_id(job))
     if form == "json":
-        write_json(timeline)
+        timelines = [client.get(f"/v1/jobs/{each}/explain") for each in tasks]
+        write_json(timelines if len(tasks) > 1 else timelines[0])
         return
-    for line in timeline["lines"]:
-        click.echo(printable(line))
-    if text := last_lines(client, client.get(f"/v1/jobs/{job_id(job)}")):
-        click.echo("its last lines:")
-        click.echo("\n".join(f"  {line}" for line in text.splitlines()))
+    for number, each in enumerate(tasks):
+        if number:
+            click.echo()
+        for line in client.get(f"/v1/jobs/{each}/explain")["lines"]:
+            click.echo(printable(line))
+        if text := last_lines(client, client.get(f"/v1/jobs/{each}")):
+            click.echo("its last lines:")
+            click.echo("\n".join(f"  {line}" for line in text.splitlines()))
 
 
 def job_detail(job: dict[str, Any], now: float) -> list[tuple[str, str]]:

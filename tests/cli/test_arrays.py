@@ -42,7 +42,17 @@ def test_tasks_are_shown_read_explained_and_waited_for_by_their_ids(shell: Shell
     assert "job-1[1]" in out and "job-1[2]" in out and "job-1[0]" not in out
     assert [each["task"] for each in json.loads(shell.run("status", "1[0-1]", "-o", "json")[0])] == [0, 1]
     assert shell.run("logs", "job-1[2]")[0] == "4\n"
+    assert shell.run("logs", "1[1-2]")[0] == "==> job-1[1] <==\n3\n==> job-1[2] <==\n4\n"
+    parts = [json.loads(line) for line in shell.run("logs", "1[1-2]", "-o", "json")[0].splitlines()]
+    assert [(each["task"], each["content"]) for each in parts] == [("job-1[1]", "3\n"), ("job-1[2]", "4\n")]
+    err = shell.run("logs", "-f", "1[1-2]", exit_code=2)[1]
+    assert err == "hcloud: 1[1-2] names 2 tasks; follow one, such as job-1[1]\n"
+    assert shell.run("logs", "1[1-3]", exit_code=2) == ("", "hcloud: job-1 has no task 3; its tasks are 0-2\n")
     assert "task 2 of job-1" in shell.run("explain", "1[2]")[0]
+    explained, _ = shell.run("explain", "1[1-2]")
+    assert explained.index("task 1 of job-1") < explained.index("task 2 of job-1")
+    timelines = json.loads(shell.run("explain", "1[1-2]", "-o", "json")[0])
+    assert [each["job"] for each in timelines] == ["job-3", "job-4"]
     assert shell.run("wait", "1[0]")[1].startswith("job-1[0] sweep succeeded")
     _, err = shell.run("wait", "1[0-1]", exit_code=1)
     assert "job-1[1] sweep failed with exit code 3" in err
