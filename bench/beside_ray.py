@@ -31,7 +31,7 @@ from hcloud.planner import make_plan
 from hcloud.planner.cache import PlanCache
 from hcloud.planner.plan import Launch, Place
 from hcloud.planner.snapshot import Snapshot
-from hcloud.spec.policy import AdmissionPolicy, Caps, PlacementPolicy, Policy, simple_policy
+from hcloud.spec.policy import AdmissionPolicy, Caps, PlacementPolicy, Policy, RetentionPolicy, simple_policy
 
 SIZES = (2, 4, 8, 16, 32, 48, 64)
 FAMILIES = {"c": 2, "m": 4, "r": 8}
@@ -43,12 +43,15 @@ RAY = Path(__file__).parent.parent / "build" / "ray"
 """Where ``scripts/beside_ray`` installs Ray."""
 _PARTS = (0.5, 1, 2, 4, 8)
 _CAPS = Caps(max_instances=100_000, max_vcpus=None, max_queued_jobs=10**7)
+_FILL = RetentionPolicy(drain=False)
+"""Machines that are up are always filled, as Ray does."""
 KNOWING = Policy(
     placement=PlacementPolicy(order="paragon"),
     admission=AdmissionPolicy(queues="by_quality", order="shortest"),
     caps=_CAPS,
+    retention=_FILL,
 )
-PLAIN = simple_policy(caps=_CAPS)
+PLAIN = simple_policy(caps=_CAPS, retention=_FILL)
 
 
 def demands(pending: int) -> list[tuple[float, float]]:

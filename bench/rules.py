@@ -269,9 +269,8 @@ def _without_step(name: str) -> Rule:
 RULES: Mapping[str, Rule] = {
     # Which instances are held back
     "keep_for_dearer": _key("provisioning", keep_for_dearer=0.0),
-    "costly_to_keep": _without_holdback("CostlyToKeep"),
     "keep_for_quiet": _key("provisioning", keep_for_quiet=1.3),
-    "drain_below": _key("retention", drain_below=0.0),
+    "drain": _key("retention", drain=False),
     "services_apart": _key("placement", services_apart=False),
     "failing_services": _without_holdback("FailingServices"),
     "too_small": _without_holdback("TooSmall"),

@@ -114,10 +114,7 @@ def _summary(loaded: Policy) -> Iterator[str]:
     multiple = "" if retention.spin_up_multiple == 1 else f"{retention.spin_up_multiple:g} times "
     kept = f"kept for {multiple}their boot time{minimum}, at most {_duration(retention.maximum_s)}"
     yield f"idle machines: {kept}"
-    below = retention.drain_below
-    filled = (
-        f"no new jobs below {below:.0%} use if a new machine costs less" if below else "always filled with new jobs"
-    )
+    filled = "no new jobs where a new machine costs less" if retention.drain else "always filled with new jobs"
     yield f"partly used machines: {filled}"
     yield (
         f"leases: renewed {_duration(loaded.lease.horizon_s)} at a time; a machine is considered lost after "

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from math import inf, log
-from statistics import median
 
 import numpy as np
 
@@ -21,7 +20,7 @@ from hcloud.planner.provisioning.mapping import Hybrid, MappingNeed
 from hcloud.planner.provisioning.offer_rules import forbidden
 from hcloud.planner.quota_limits import QuotaLimits
 from hcloud.planner.snapshot import OfferBackoff
-from hcloud.planner.spot_preemption import RUN_S, SpotRisk
+from hcloud.planner.spot_preemption import SpotRisk
 from hcloud.planner.topology import admits
 
 _PLENTY = 1_000_000
@@ -371,9 +370,8 @@ def _expected_losses(context: PlanContext, permitted: _PermittedOffers) -> _Expe
     warned = any(each.preempt_at is not None for each in context.fleet.instances)
     if permitted.steady.all() or not (warned or any(each.preempted for each in lifetimes)):
         return None
-    busy_s = context.snapshot.fleet_stats.busy_s
     risk = SpotRisk(lifetimes, context.fleet.instances, context.now)
-    return _ExpectedLosses(permitted, risk, context.run_times, median(busy_s) if busy_s else RUN_S)
+    return _ExpectedLosses(permitted, risk, context.run_times, context.run_times.typical_s)
 
 
 def _permit_offers(context: PlanContext) -> _PermittedOffers:

@@ -26,8 +26,6 @@ from hcloud.spec.validation import counted
 
 PRIOR_S = 900.0
 """Time without a loss that is assumed of each region, and that its rate weighs beside what is seen of a type."""
-RUN_S = 600.0
-"""Run time that is assumed where none was seen."""
 ASSUMED_PER_S = 0.1 / 3600.0
 """Losses of spot machines per second that are assumed where a deadline is at stake: between what AWS states of most
 types (below 5 % a month) and 0.27 an hour, as measured of large ones (:data:`hcloud.simulator.clouds.SPOT`)."""

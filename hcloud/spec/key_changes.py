@@ -115,6 +115,13 @@ KEY_CHANGES: Final[dict[DocumentKind, tuple[KeyChange, ...]]] = {
             since="0.2.0",
             advice="jobs that lose least are evicted first, and none where a launch costs less",
         ),
+        KeyChange(
+            old="retention.drain_below",
+            new="retention.drain",
+            since="0.2.0",
+            values={0: False},
+            advice="0 is now false; else machines are drained where keeping them costs more than new ones",
+        ),
         *(
             KeyChange(old=f"disruption.{key}", since="0.2.0", advice="jobs are no longer moved to empty a machine")
             for key in ("consolidate", "consolidate_gain")

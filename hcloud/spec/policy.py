@@ -196,8 +196,8 @@ class RetentionPolicy:
     """Keep it at least this long."""
     maximum_s: Seconds = 3600.0
     """Keep it at most this long."""
-    drain_below: Share = 0.5
-    """A job is not placed on an instance that stays below this utilisation if a new instance of its own is cheaper."""
+    drain: bool = True
+    """A job is not placed on a rented instance that it would keep up at a higher cost than that of its own."""
 
     def __post_init__(self) -> None:
         if self.minimum_s > self.maximum_s:

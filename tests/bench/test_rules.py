@@ -63,10 +63,10 @@ def _half_an_hour(policy: Policy, seed: int) -> Setting:
 
 def test_runs_are_kept_and_read_again_and_a_foreign_line_is_named(tmp_path: Path) -> None:
     path = tmp_path / "runs.jsonl"
-    ResultsFile(path).add(run("drain_below", 1, 2.0, fired=3))
+    ResultsFile(path).add(run("drain", 1, 2.0, fired=3))
     kept = ResultsFile(path)
-    assert kept.runs["w", "drain_below", 1].numbers["cost_usd"] == 2.0
-    assert kept.fired("w", "drain_below", range(3)) == 3
+    assert kept.runs["w", "drain", 1].numbers["cost_usd"] == 2.0
+    assert kept.fired("w", "drain", range(3)) == 3
     path.write_text(path.read_text() + json.dumps({"world": "w"}) + "\n")
     with pytest.raises(ValueError, match=r"runs.jsonl:2: is no run of this command"):
         ResultsFile(path)
@@ -74,13 +74,13 @@ def test_runs_are_kept_and_read_again_and_a_foreign_line_is_named(tmp_path: Path
 
 def test_differences_are_seed_by_seed_and_marked_where_chance_does_not_explain_them() -> None:
     base = [run(WITH_ALL, seed, 1.0 + seed) for seed in range(3)]
-    dearer = [run("drain_below", seed, (1.0 + seed) * 1.1 + 0.001 * seed, fired=1) for seed in range(3)]
+    dearer = [run("drain", seed, (1.0 + seed) * 1.1 + 0.001 * seed, fired=1) for seed in range(3)]
     assert differences(dearer, base)["cost_pct"] == pytest.approx([10.0, 10.05, 10.067], abs=0.01)
     kept = ResultsFile(None)
     for each in (*base, *dearer):
         kept.add(each)
-    table = "\n".join(rows("w", ["drain_below"], range(3), kept))
-    assert "| `drain_below` | retention.drain_below: 0.0 | 3 | 3 | **10 ±" in table
+    table = "\n".join(rows("w", ["drain"], range(3), kept))
+    assert "| `drain` | retention.drain: false | 3 | 3 | **10 ±" in table
     assert "| 0 ±0 | - | 0 ±0 | 0 ±0 | 0 ±0 |" in table
 
 
@@ -88,12 +88,12 @@ def test_one_table_of_all_worlds_tells_what_acted_and_what_is_beyond_chance() ->
     kept = ResultsFile(None)
     for seed in range(3):
         kept.add(run(WITH_ALL, seed, 1.0 + seed))
-        kept.add(run("drain_below", seed, (1.0 + seed) * 1.1, fired=1))
+        kept.add(run("drain", seed, (1.0 + seed) * 1.1, fired=1))
     kept.add(run("most_losses", 0, 1.0, fired=0))
-    table = list(summary(["w", "v"], ["drain_below", "most_losses", "upsizing"], range(3), kept))
+    table = list(summary(["w", "v"], ["drain", "most_losses", "upsizing"], range(3), kept))
     assert table[0] == "| without | w | v |"
     assert table[2:] == [
-        "| `drain_below` | **+10.0** / +0.0 |  |",
+        "| `drain` | **+10.0** / +0.0 |  |",
         "| `most_losses` | - |  |",
         "| `upsizing` |  |  |",
     ]
@@ -102,7 +102,7 @@ def test_one_table_of_all_worlds_tells_what_acted_and_what_is_beyond_chance() ->
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["drain_bellow"], "there is no rule 'drain_bellow'; did you mean 'drain_below'?"),
+        (["drainn"], "there is no rule 'drainn'; did you mean 'drain'?"),
         (["--worlds", "knew"], "there is no world 'knew'"),
         (["--seeds", "0"], "--seeds and --processes must be at least 1"),
     ],

@@ -34,7 +34,7 @@ def test_policy_check_says_in_plain_words_what_the_policy_means(hcloud: Hcloud) 
         "limits: at most 5 instances, 16 vCPUs, $0.5/h per instance, 4 jobs per user, 1000 queued jobs",
         "spot: for best_effort, batch jobs, if interruptible",
         "idle machines: kept for their boot time, at most 10m",
-        "partly used machines: no new jobs below 50% use if a new machine costs less",
+        "partly used machines: no new jobs where a new machine costs less",
     ):
         assert words in done.out
 
@@ -45,7 +45,7 @@ def test_policy_check_says_what_is_not_rented(tmp_path: Path, hcloud: Hcloud) ->
     out = hcloud("policy", "check", file).out
     assert "machines: regions eu-*; instance types m5.* c5.*; markets: on_demand" in out
     assert "spot: never" in out
-    file.write_text("caps: {max_instances_per_type: {m5.large: 4}}\nretention: {minimum_s: 60, drain_below: 0}\n")
+    file.write_text("caps: {max_instances_per_type: {m5.large: 4}}\nretention: {minimum_s: 60, drain: false}\n")
     out = hcloud("policy", "check", file).out
     assert "100 instances, 256 vCPUs, 4 of type m5.large" in out
     assert "at least 1m, at most 1h" in out

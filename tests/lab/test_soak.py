@@ -139,7 +139,7 @@ def found_with(bug: Bug, seed: int, patch: pytest.MonkeyPatch) -> SoakResult:
 
 BUGS: dict[str, tuple[Bug, int]] = {
     "invariant": (seeded_bugs.overcommits_machines, 1),
-    "cache": (seeded_bugs.serves_stale_rows, 4),
+    "cache": (seeded_bugs.serves_stale_rows, 21),
     "intent": (seeded_bugs.terminates_without_intent, 5),
     "unexplained": (seeded_bugs.records_no_wait_reasons, 2),
     "history": (seeded_bugs.queues_without_event, 1),

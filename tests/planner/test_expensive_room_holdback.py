@@ -182,14 +182,9 @@ def test_room_is_kept_for_all_nodes_of_a_job_that_waits() -> None:
     assert went(scene(PAID, *waiting, TWO, SPOT, big_spot())) == (["job-2 on inst-1"], ["spot"])
 
 
-def test_a_spot_machine_is_shared_by_those_that_could_rent_another() -> None:
-    host = machine(2, offer("host", vcpus=4.0, usd_per_h=0.2, market=Market.SPOT), idle_since=None)
-    there = running(20, host, asks=spec(resources=need(3.0)))
-    assert went(scene(host, there, job(1, asks=spec(target=FREE)), SPOT)) == (["job-1 on inst-2"], [])
-
-
 def test_one_vcpu_is_kept_for_one() -> None:
-    there = (running(8, PAID, asks=service(3.0)), RENTED, running(9, RENTED, asks=service(1.0)))
+    rented = machine(2, offer("two", vcpus=2.0, usd_per_h=0.2), idle_since=None)
+    there = (running(8, PAID, asks=service(3.0)), rented, running(9, rented, asks=service(1.0)))
     assert went(scene(PAID, *there, job(1), TWO, SPOT)) == ([], ["spot"])
 
 
@@ -211,7 +206,7 @@ def test_one_machine_is_expensive_though_another_is_not() -> None:
 
 def test_promises_share_machines_while_not_all_that_wait_could_get_one() -> None:
     few = replace(simple(), caps=replace(simple().caps, max_instances=2))
-    host = machine(2, offer("host", vcpus=4.0, usd_per_h=0.2), idle_since=None)
+    host = machine(2, offer("host", vcpus=4.0, usd_per_h=0.4), idle_since=None)
     waiting = [job(n, asks=spec(target=BatchTarget(finish_within_s=36_000.0))) for n in (1, 3)]
     for count, outcome in ((1, ([], ["spot"])), (2, (["job-1 on inst-2", "job-3 on inst-2"], []))):
         assert went(scene(host, running(20, host, asks=service()), *waiting[:count], host.offer, SPOT), few) == outcome
@@ -258,23 +253,6 @@ def beside(
     return went(scene(there, *services, job(1, asks=spec(target=target)), there.offer, SPOT), policy)
 
 
-@pytest.mark.parametrize(
-    ("units", "size", "usd_per_h", "joins"),
-    [
-        (1, 3.0, 0.2, False),
-        (3, 1.0, 0.2, False),
-        (3, 1.0, 0.07, True),
-        (7, 0.4, 0.16, False),
-        (8, 0.3, 0.16, True),
-        (3, 1.0, 0.144, True),
-    ],
-)
-def test_best_effort_shares_a_non_spot_instance_with_services_only_if_that_is_cheap(
-    units: int, size: float, usd_per_h: float, joins: bool
-) -> None:
-    assert beside(units, size, usd_per_h, 4.0) == ((["job-1 on inst-2"], []) if joins else ([], ["spot"]))
-
-
 def test_promise_is_not_put_off_for_money() -> None:
     boots_in_s, risk = SPOT.instance_type.boot_delay_s, 1.0 - simple().placement.confidence
     soon, late = (BatchTarget(finish_within_s=part * boots_in_s / risk) for part in (1.0, 2.0))
@@ -293,7 +271,7 @@ def test_a_promise_that_is_known_to_run_shortly_bears_a_boot_sooner() -> None:
     policy = simple(placement=replace(simple().placement, order="paragon"))
     there = running(20, host, asks=service(3.0))
     assert there.attempt is not None
-    there = replace(there, attempt=replace(there.attempt, placed_at=NOW - 5.0))  # needs the host for 5 s, not for 10
+    there = replace(there, attempt=replace(there.attempt, placed_at=NOW - 597.0))  # needs the host for 3 s, not for 10
     for known, outcome in (({}, (["job-1 on inst-2"], [])), ({"short": short}, ([], ["spot"]))):
         before = scene(host, there, new, host.offer, SPOT, applications=known)
         assert went(before, policy) == outcome
@@ -304,7 +282,3 @@ def test_promise_shares_machines_while_none_more_is_allowed(machines: int, joins
     few = replace(simple(), caps=replace(simple().caps, max_instances=machines))
     went_to = beside(1, 3.0, 0.2, 4.0, BatchTarget(finish_within_s=36_000.0), few)
     assert went_to == ((["job-1 on inst-2"], []) if joins else ([], ["spot"]))
-
-
-def test_with_many_units_on_an_instance_a_new_one_is_unlikely_to_be_the_last() -> None:
-    assert beside(12, 0.25, 0.2, 4.0) == (["job-1 on inst-2"], [])

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from hcloud.core.model import Market
 from hcloud.planner.plan import Candidate, Place
 from tests.planner.scenes import decide, job, machine, need, of, offer, running, scene, spec
+from tests.policies import simple
 
 LARGE, LARGE_LATER, TINY = offer("large", 4.0, 0.2), offer("large", 4.0, 0.9), offer("tiny", 0.5, 0.01)
 
@@ -46,7 +49,8 @@ def test_candidates_of_one_type_differ_by_market(may_be_interrupted: bool) -> No
     there = (machine(1, offer("large", 4.0, 0.2)), machine(2, SPOT), offer("small"))
     dearer, cheaper = (offer(usd_per_h=price, market=Market.SPOT) for price in (0.05, 0.04))
     asks = spec(resources=need(2.0), interruptible=may_be_interrupted)
-    [placed] = of(decide(scene(job(9, asks=asks), *there, dearer, cheaper)), Place)
+    filled = simple(retention=replace(simple().retention, drain=False))
+    [placed] = of(decide(scene(job(9, asks=asks), *there, dearer, cheaper), filled), Place)
     told = {(each.column, each.market): each.usd_per_h for each in placed.candidates}
     steady = {("mock/large", Market.ON_DEMAND): 0.1, ("mock/small", Market.ON_DEMAND): 0.1}
     spot = {("mock/large", Market.SPOT): 0.03, ("mock/small", Market.SPOT): 0.04}

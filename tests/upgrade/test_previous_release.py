@@ -72,12 +72,13 @@ def test_ended_jobs_are_known_and_live_ones_go_on_without_running_twice(home: Ho
     assert sorted(started) == ["job-1", "job-2", "job-3", "job-4", "job-5", "job-6", "job-6", "job-7"]
     status = home.status()
     assert status["daemon"]["daemon"]["unaccepted_changes"] == []  # the limits that were in force are taken as accepted
-    programs, ports, renamed, removed, rest, moved, gain, ranks, kept = status["daemon"]["daemon"]["notes"]
+    programs, ports, renamed, removed, rest, drained, moved, gain, ranks, kept = status["daemon"]["daemon"]["notes"]
     assert ": engine.runner was replaced by engine.programs in 0.2.0 (dask is now real, fake is " in programs
     assert ": engine.worker_ports was removed in 0.2.0 and is ignored (nothing listens on a machine any more)" in ports
     assert ": profiling.enabled was replaced by profiling.when in 0.2.0 " in renamed
     assert ": retention.release_below_quality was removed in 0.2.0 and is ignored (slow instances stay" in removed
     assert ": disruption.evict_rest_s was removed in 0.2.0 and is ignored (jobs that lose least " in rest
+    assert ": retention.drain_below was replaced by retention.drain in 0.2.0 (0 is now false; " in drained
     assert ": disruption.consolidate was removed in 0.2.0 and is ignored (jobs are no longer moved to empty " in moved
     assert ": disruption.consolidate_gain was removed in 0.2.0 " in gain
     assert ": disruption.consolidate_rest_s was renamed to disruption.optional_ranks_rest_s in 0.2.0" in ranks
@@ -123,7 +124,7 @@ def _check_accounts_of_its_log(home: Home) -> None:
 
 
 def test_its_configuration_and_every_policy_it_wrote_pass_the_checks(home: Home) -> None:
-    assert home.run("config", "check").count("note: ") == 9  # of its configuration and its policy
+    assert home.run("config", "check").count("note: ") == 10  # of its configuration and its policy
     policies = sorted((home.path / "policies").glob("*.yaml"))
     assert len(policies) == 10
     checked = home.run("policy", "check", *map(str, policies))
@@ -134,7 +135,8 @@ def test_its_configuration_and_every_policy_it_wrote_pass_the_checks(home: Home)
     assert checked.count("disruption.consolidate was removed in 0.2.0") == 2
     assert checked.count("disruption.consolidate_rest_s was renamed to disruption.optional_ranks_rest_s") == 2
     assert checked.count("states the rules that were the default") == 1
-    assert checked.count("note: ") == 14
+    assert checked.count("retention.drain_below was replaced by retention.drain") == 4
+    assert checked.count("note: ") == 18
 
 
 CLOUDS = """
@@ -226,7 +228,7 @@ def test_renamed_and_removed_keys_are_accepted_and_named_once(later: Home) -> No
     assert later.status()["daemon"]["daemon"]["cycle"]["error"] == ""
     for text in (later.run("status"), later.log, later.run("config", "check")):
         assert (text.count("was renamed to"), text.count("was removed in")) == (3, 6)
-    assert later.run("policy", "check").count("  note: ") == 8
+    assert later.run("policy", "check").count("  note: ") == 9
 
 
 def test_an_old_name_next_to_the_new_one_and_an_unknown_key_end_the_start(later: Home) -> None:

@@ -8,6 +8,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
+from statistics import median
 from typing import NamedTuple
 
 import numpy as np
@@ -25,6 +27,8 @@ LEAST_DOUBT = 0.05
 DOUBT_OF_USUAL = 0.8
 """The same where only a mean of earlier runs is known: of 56,117 runs in two job logs (KTH SP2, CEA Curie) 91 % took at
 most three times the mean of the same user's earlier runs on as many processors."""
+RUN_S = 600.0
+"""Run time that is assumed where none was seen."""
 EQUALLY_LIKELY = tuple((n + 0.5) / 10 for n in range(10))
 """Quantiles that stand for a distribution where a probability is averaged over it."""
 MOST_LOST = 0.9
@@ -50,7 +54,7 @@ class _MadeOf(NamedTuple):
         return objects and self[4:] == other[4:]
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(eq=False)
 class JobRunTimes:
     """Run times by job, asked at most once each."""
 
@@ -101,6 +105,22 @@ class JobRunTimes:
         ``ran_s``; empty: unknown, or a service."""
         found = self.of(job)
         return () if found is None else found.after(ran_s).quantiles(EQUALLY_LIKELY).tolist()
+
+    def likely_s(self, job: Job) -> Sequence[float]:
+        """Return :meth:`equally_likely_s`, or :attr:`usual_s` where they are not known."""
+        return self.equally_likely_s(job) or self.usual_s
+
+    @cached_property
+    def usual_s(self) -> Sequence[float]:
+        """Run times in seconds that are as likely as each other for a job of which nothing is known: those of units
+        that ended lately."""
+        busy_s = self.snapshot.fleet_stats.busy_s
+        return np.quantile(busy_s, EQUALLY_LIKELY).tolist() if busy_s else (RUN_S,)
+
+    @cached_property
+    def typical_s(self) -> float:
+        """The median run time of units that ended lately, in seconds."""
+        return median(self.snapshot.fleet_stats.busy_s or (RUN_S,))
 
     def rest_s(self, job: Job, ran_s: float) -> float | None:
         """Return the median of what is left of a job that ran for ``ran_s``, in seconds; None: unknown, or a

@@ -213,6 +213,7 @@ def add_place(state: PlacementState, job: Job, group: JobGroup, ranks: Sequence[
         for rank, at in zip(ranks, places, strict=True)
     )
     context.reservations.keep(*places)
+    state.holdback.note_start(group, places)
     candidates = candidates_of(context, state.alternatives, job, group, places[0])
     reason = placement_reason(context, job, group, places)
     predicted = context.run_times.prediction(job) if job.state not in JOB_ON_INSTANCE else None

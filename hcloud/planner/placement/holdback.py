@@ -3,22 +3,17 @@
 Each rule has a code and a sentence, which say why a job was not placed on an instance that had room:
 
 - ``reserved_full``: reserved instances are in use beyond what the mapping of a hybrid strategy allows the job;
-- ``costly_to_keep``: a vCPU costs the job more there than on an instance of its own;
-- ``half_empty``: small jobs that arrive one after the other would keep a large instance, which was right for a surge,
-  alive at its full price;
+- ``costly_to_keep``: keeping a rented instance up for longer costs more than an instance of its own;
 - ``kept_for_dearer``: the instance is reserved, and other jobs pay more for a vCPU elsewhere;
 - ``kept_for_quiet``: the instance is reserved, the job is noisy, and quiet jobs run on rented instances;
 - ``services_apart``: the job is a service, and a second such unit would have room there, so neighbours would come;
 - ``failing_services``: most services that run there miss their latency;
 - ``too_small``: no size of a rank is likely to meet its target there.
-
-By the second and third a job that is expected to end before the present units of an instance costs nothing there, and
-is admitted.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from math import inf
 from typing import ClassVar, Protocol
@@ -63,10 +58,16 @@ class Holdback:
     context: PlanContext
     rules: tuple[HoldbackRule, ...]
     elsewhere: _PricesElsewhere
+    costly: CostlyToKeep
+    """One of the rules, unless nothing is rented."""
 
     def bears_a_boot(self, group: JobGroup) -> bool:
         """Return whether no waiting member of ``group`` is likely to miss its deadline because of one boot."""
         return self.elsewhere.bears_a_boot(group)
+
+    def note_start(self, group: JobGroup, places: Sequence[int]) -> None:
+        """Note that this plan starts a job of ``group`` on the instances ``places``."""
+        self.costly.note_start(group, places)
 
     def closed(self, group: JobGroup, among: Mask) -> Mask:
         """Return the instances of ``among`` that are held back from ``group``, shape ``(N,)``."""
@@ -102,12 +103,12 @@ class Holdback:
         """Return which of the instances ``places`` are held back from ``group`` only because launches are cheaper."""
         rest = places
         for rule in self.rules:
-            if rule.code in (CostlyToKeep.code, HalfEmpty.code) and rest.size:
+            if rule.code == CostlyToKeep.code and rest.size:
                 shut = rule.held_back(group, rest)
                 rest = rest if shut is None else rest[~shut]
         kept = np.setdiff1d(places, rest)
         for rule in self.rules:
-            if rule.code not in (CostlyToKeep.code, HalfEmpty.code) and kept.size:
+            if rule.code != CostlyToKeep.code and kept.size:
                 shut = rule.held_back(group, kept)
                 kept = kept if shut is None else kept[~shut]
         return kept
@@ -131,42 +132,91 @@ def open_holdback(context: PlanContext, offer_market: OfferMarket) -> Holdback:
     """Return the rules for one plan."""
     fleet, rented = context.fleet, ~context.fleet.reserved
     is_paid: Mask = fleet.placeable & fleet.reserved
-    paid, need = np.flatnonzero(is_paid), _RemainingNeed(context)
+    paid = np.flatnonzero(is_paid)
     elsewhere = _PricesElsewhere(context=context, offer_market=offer_market, paid=paid)
     rules: list[HoldbackRule] = []
     failing = FailingServices(context=context)
+    costly = CostlyToKeep(context=context, offer_market=offer_market, elsewhere=elsewhere, rented=rented)
     if rented.any():
-        rules.append(CostlyToKeep(elsewhere=elsewhere, need=need))
-        rules.append(
-            HalfEmpty(context=context, offer_market=offer_market, need=need, elsewhere=elsewhere, rented=rented)
-        )
+        rules.append(costly)
     if paid.size:
         rules.append(KeptForDearer(elsewhere=elsewhere, failing=failing))
         rules.append(KeptForQuiet(context=context, paid=paid, is_paid=is_paid))
     if _keeps_services_apart(context):
         rules.append(ServicesApart(context=context, offer_market=offer_market))
     rules += [failing, TooSmall(context=context, offer_market=offer_market)]
-    return Holdback(context=context, rules=tuple(rules), elsewhere=elsewhere)
+    return Holdback(context=context, rules=tuple(rules), elsewhere=elsewhere, costly=costly)
 
 
 # ------------------------------------------------------------------------------------------------- what keeps one alive
 @dataclass(slots=True, eq=False)
-class _RemainingNeed:
-    """For how long instances are needed anyway."""
+class CostlyToKeep:
+    """Holds rented instances back that jobs of a group would keep up at a higher cost than that of their own.
 
+    A job that ends after the present units of an instance keeps all of it up for the rest of its run. Waiting jobs of
+    its group that have room beside it share that. Both run times are uncertain: the mean over the job's counts.
+    """
+
+    code: ClassVar[str] = "costly_to_keep"
+    words: ClassVar[str] = "keeping it up for longer costs more than a machine of its own (retention.drain)"
     context: PlanContext
-    _needed: Amounts | None = None
+    offer_market: OfferMarket
+    elsewhere: _PricesElsewhere
+    rented: Mask
+    """Which instances are rented, shape ``(N,)``."""
+    _to_spare: bool | None = None
+    """Whether every job that waits could get an instance of its own; None: not asked yet."""
+    _needed: Amounts = field(init=False)
+    """For how long present units need each instance, in seconds; not a number: not asked yet."""
 
-    def ends_before(self, group: JobGroup, places: Places) -> Mask | None:
-        """Return which of the instances ``places`` are needed by their present units for less long than a job of
-        ``group`` runs; None if that is unknown."""
-        run_time = self.context.run_times.limits(group.example) if places.size else None
-        return None if run_time is None else self._needed_s(places) < run_time.median_s
+    def __post_init__(self) -> None:
+        self._needed = np.full(len(self.rented), np.nan)
+
+    def held_back(self, group: JobGroup, places: Places) -> Mask | None:
+        """See :class:`HoldbackRule`. Jobs that were evicted are exempt, as they are to run again soon, those whose
+        deadline a boot would endanger, and services that need room to grow, as their size is still to be found; and
+        all while not every job that waits may have an instance of its own."""
+        fleet = self.context.fleet
+        if not self.context.policy.retention.drain or group.moved or not self._may_launch_for_all():
+            return None
+        if group.serves and is_size_open(group):
+            return None
+        own_usd_per_h = self.offer_market.alone_usd_per_h(group)
+        price = fleet.price_usd_per_h[places]
+        dear: Mask = self.rented[places] & (price > own_usd_per_h) & (own_usd_per_h > 0.0)
+        if not np.count_nonzero(dear) or (group.promise and not self.elsewhere.bears_a_boot(group)):
+            return None
+        asked = places[dear]
+        runs_s = np.array(self.context.run_times.likely_s(group.example))
+        kept_s = np.maximum(0.0, runs_s[:, None] - self._needed_s(asked)).mean(axis=0)
+        dear[dear] = price[dear] * kept_s > self._ranks(group, asked) * own_usd_per_h * runs_s.mean() * (1.0 + SLACK)
+        return dear
+
+    def note_start(self, group: JobGroup, places: Sequence[int]) -> None:
+        """Note that this plan starts a job of ``group`` on the instances ``places``, which are needed for it now."""
+        rented = np.array([at for at in places if self.rented[at]], dtype=np.intp)
+        if rented.size:
+            runs_s = self.context.run_times.likely_s(group.example)
+            needed_s = np.maximum(self._needed_s(rented), runs_s[len(runs_s) // 2])
+            self._needed[rented] = needed_s
+
+    def _may_launch_for_all(self) -> bool:
+        if self._to_spare is None:
+            context = self.context
+            waiting = sum(each.state.pending for each in context.waiting.groups.values() if each.state.stuck is None)
+            self._to_spare = context.ledger.instances + waiting <= context.policy.caps.max_instances
+        return self._to_spare
+
+    def _ranks(self, group: JobGroup, places: Places) -> Amounts:
+        """Return how many ranks that wait would start on each of the instances, at least one."""
+        fleet = self.context.fleet
+        size = np.maximum(group.taken_on(fleet.capacity, places)[:2], SLACK)
+        have_room = np.floor(fleet.room[:2].take(places, axis=1) / size + SLACK).min(axis=0)
+        ranks: Amounts = np.minimum(max(1, group.state.pending) * group.wanted, np.maximum(have_room, 1.0))
+        return ranks
 
     def _needed_s(self, places: Places) -> Amounts:
         """Return for how many seconds each of the instances is expected to be needed by its present units."""
-        if self._needed is None:
-            self._needed = np.full(len(self.context.fleet.instances), np.nan)
         for at in places[np.isnan(self._needed[places])].tolist():
             stopping, held = self.context.decisions.stopping, self.context.fleet.holdings[at]
             remains_s = [0.0 if job.id in stopping else self._remains_s(job) for job, _ in held]
@@ -174,113 +224,19 @@ class _RemainingNeed:
         return self._needed[places]
 
     def _remains_s(self, job: Job) -> float:
-        """Return the median of what is left of the run of ``job``, in seconds; if unknown, the time run so far
-        (Lindy)."""
+        """Return the median of what is left of the run of ``job``, in seconds. If its run time is unknown, those of
+        other jobs count, and for one that ran longer than these the time run so far (Lindy)."""
         ran_s = self.context.now - job.attempt.placed_at if job.attempt is not None else 0.0
         rest_s = self.context.run_times.rest_s(job, ran_s)
-        return ran_s if rest_s is None else rest_s
+        if rest_s is not None:
+            return rest_s
+        longer_s = [each for each in self.context.run_times.usual_s if each > ran_s]
+        return longer_s[len(longer_s) // 2] - ran_s if longer_s else ran_s
 
 
-@dataclass(slots=True, eq=False)
-class HalfEmpty:
-    """Holds instances back that would stay half empty with all waiting jobs of a group, and cost more than a new
-    instance for one of them."""
-
-    code: ClassVar[str] = "half_empty"
-    words: ClassVar[str] = "would be kept alive half empty (retention.drain_below)"
-    context: PlanContext
-    offer_market: OfferMarket
-    need: _RemainingNeed
-    elsewhere: _PricesElsewhere
-    rented: Mask
-    """Which instances are rented, shape ``(N,)``."""
-    _expensive: dict[float, Mask | None] = field(default_factory=dict)
-
-    def held_back(self, group: JobGroup, places: Places) -> Mask | None:
-        """See :class:`HoldbackRule`. Jobs that were evicted are exempt, as they are to run again soon, and those whose
-        deadline a boot would endanger."""
-        below, fleet = self.context.policy.retention.drain_below, self.context.fleet
-        if below <= 0.0 or group.moved:
-            return None
-        capacity = fleet.capacity[:2].take(places, axis=1)
-        used, limit = capacity - fleet.room[:2].take(places, axis=1), below * capacity
-        # Sizes, and then prices, are computed only where an instance is half empty without them.
-        empty: Mask = self.rented[places] & np.logical_and.reduce(used < limit, axis=0)
-        candidates = empty.nonzero()[0]
-        if not candidates.size:
-            return None
-        more = max(1, group.state.pending) * group.wanted * group.taken_on(fleet.capacity, places[candidates])[:2]
-        used, limit = used.take(candidates, axis=1) + more, limit.take(candidates, axis=1)
-        empty[candidates] = np.logical_and.reduce(used < limit, axis=0)
-        expensive = self._above_price(self.offer_market.alone_usd_per_h(group)) if np.count_nonzero(empty) else None
-        if expensive is None or (group.promise and not self.elsewhere.bears_a_boot(group)):
-            return None
-        empty &= expensive[places]
-        if (ends_before := self.need.ends_before(group, places[empty])) is not None:
-            empty[empty] = ends_before
-        return empty
-
-    def _above_price(self, usd_per_h: float) -> Mask | None:
-        """Return the rented instances of which ``retention.drain_below`` costs more than ``usd_per_h``; None: none.
-        Cached, because few prices are asked for by many jobs."""
-        if usd_per_h not in self._expensive:
-            part = self.context.policy.retention.drain_below * self.context.fleet.price_usd_per_h
-            expensive: Mask = self.rented & (usd_per_h < part)
-            self._expensive[usd_per_h] = expensive if usd_per_h > 0.0 and expensive.any() else None
-        return self._expensive[usd_per_h]
-
-
-@dataclass(slots=True, eq=False)
-class CostlyToKeep:
-    """Holds rented instances back that cost a group more than one of its own.
-
-    A vCPU is expensive there, and each of its units, including the new one, is equally likely to be the last that keeps
-    it alive.
-    """
-
-    code: ClassVar[str] = "costly_to_keep"
-    words: ClassVar[str] = "dearer per vCPU than a machine of its own (provisioning.keep_for_dearer)"
-    elsewhere: _PricesElsewhere
-    need: _RemainingNeed
-    _costly: dict[int, Mask | None] = field(default_factory=dict)
-    _prices: tuple[Amounts, Amounts] | None = None
-    """``keep_for_dearer`` of the price of a vCPU of each instance, and what each unit would pay with one more."""
-
-    def held_back(self, group: JobGroup, places: Places) -> Mask | None:
-        """See :class:`HoldbackRule`."""
-        if group.place not in self._costly:
-            self._costly[group.place] = self._costly_for(group)
-        costly = self._costly[group.place]
-        if costly is None:
-            return None
-        shut: Mask = costly[places]
-        if (ends_before := self.need.ends_before(group, places[shut])) is not None:
-            shut[shut] = ends_before
-        return shut
-
-    def _costly_for(self, group: JobGroup) -> Mask | None:
-        context, elsewhere = self.elsewhere.context, self.elsewhere
-        fleet, limit = context.fleet, context.policy.provisioning.keep_for_dearer
-        if group.moved or not elsewhere.pays_little(group):
-            return None
-        steady = fleet.placeable & fleet.steady & ~fleet.reserved
-        if not steady.any():
-            return None
-        if group.promise and not (self._machines_to_spare(context) and elsewhere.bears_a_boot(group)):
-            return None
-        if self._prices is None:
-            rate = fleet.price_usd_per_h / np.maximum(fleet.capacity[0], SLACK)
-            units = np.array([len(held) for held in fleet.holdings], dtype=np.float64)
-            self._prices = limit * rate, fleet.price_usd_per_h / (1.0 + units)
-        part_of_rate, each_usd_per_h = self._prices
-        costly: Mask = steady & (elsewhere.rate(group) < part_of_rate)
-        costly &= elsewhere.offer_market.worth_usd_per_h(group) < each_usd_per_h
-        return costly if costly.any() else None
-
-    @staticmethod
-    def _machines_to_spare(context: PlanContext) -> bool:
-        waiting = sum(each.state.pending for each in context.waiting.groups.values() if each.state.stuck is None)
-        return context.ledger.instances + waiting <= context.policy.caps.max_instances
+def is_size_open(group: JobGroup) -> bool:
+    """Return whether the size of ``group`` is still to be found: HCloud may choose it, and its program is unknown."""
+    return group.sizable and not group.application
 
 
 # ------------------------------------------------------------------------------------------------- reserved instances
@@ -469,7 +425,7 @@ class ServicesApart:
 
     def held_back(self, group: JobGroup, places: Places) -> Mask | None:
         """See :class:`HoldbackRule`."""
-        if not group.serves or (group.sizable and not group.application) or not self._has_own_size(group):
+        if not group.serves or is_size_open(group) or not self._has_own_size(group):
             return None
         capacity = self.context.fleet.capacity
         shut: Mask = capacity[0, places] >= SECOND_UNIT * group.taken_on(capacity, places)[0] - SLACK

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import inf
-from statistics import median
 
 import numpy as np
 
@@ -38,7 +37,6 @@ from hcloud.planner.provisioning.buying import buy, launch_action
 from hcloud.planner.provisioning.eviction import evict_for, find_evictable, no_candidates, put_back, stop_chosen
 from hcloud.planner.provisioning.make_room import idle_instances, make_room
 from hcloud.planner.provisioning.state import ProvisioningState
-from hcloud.planner.spot_preemption import RUN_S
 from hcloud.planner.text import deadline_numbers, seconds
 
 
@@ -330,8 +328,7 @@ def _launch_usd(state: ProvisioningState, group: JobGroup, count: int) -> float:
     if usd_per_h <= 0.0 or not state.placement.holdback.bears_a_boot(group):
         return inf
     runs_s = context.run_times.median_s(group.example)
-    busy_s = context.snapshot.fleet_stats.busy_s
-    usual_s = runs_s if runs_s is not None else median(busy_s) if busy_s else RUN_S
+    usual_s = context.run_times.typical_s if runs_s is None else runs_s
     return count * usd_per_h * (usual_s + context.quickest_s(group.resources)) / HOUR_S
 
 
@@ -361,7 +358,7 @@ def _wait_for_claims(context: PlanContext, job: Job, running: Sequence[int], com
             other.id in context.decisions.stopping for at in running for other, _ in context.fleet.holdings[at]
         )
         # Held back as half empty until others were placed there in this very plan.
-        text = "evicted units are stopping" if stopping else "the machine it goes to was half empty until now"
+        text = "evicted units are stopping" if stopping else "the machine it goes to was held back until now"
         context.decisions.wait(job, "making_room", lambda: Reason(code="making_room", text=text))
 
 
