@@ -21,7 +21,7 @@ from hcloud.planner.snapshot import Snapshot
 from hcloud.simulator.run import Setting, simulated
 from hcloud.simulator.scenarios import make_scenario
 from hcloud.simulator.world import Truth
-from hcloud.spec.policy import PlacementPolicy, Policy
+from hcloud.spec.policy import PlacementPolicy, Policy, RetentionPolicy
 from tests.planner.scenes import NOW, decide, job, machine, offer, running, scene, spec
 from tests.policies import simple
 
@@ -159,7 +159,8 @@ def as_an_offer_comes() -> list[Snapshot]:
 
 def plans_that_differ_of(snapshots: list[Snapshot], order: Any, plan_cache: PlanCache) -> int:
     """Plan a series of snapshots with one cache, and count plans that differ from those with an empty cache."""
-    differing, policy = 0, simple(placement=PlacementPolicy(order=order, neighbour_tolerance=0.05))
+    placement, filled = PlacementPolicy(order=order, neighbour_tolerance=0.05), RetentionPolicy(drain=False)
+    differing, policy = 0, simple(placement=placement, retention=filled)
     for snapshot in snapshots:
         made = None
         with suppress(KeyError):  # no plan at all, where machines are of a kind that is not remembered
