@@ -71,6 +71,10 @@ class Fleet:
         job = {"name": name, "command": command, "resources": {"vcpus": vcpus}, "tags": tags, **more}
         return str(self.call("POST", "/v1/jobs", [{"job": job}])[0]["id"])
 
+    def machines(self) -> list[Any]:
+        """Return the machines that are there."""
+        return [each for each in self.call("GET", "/v1/instances") if each["state"] != "terminated"]
+
     def job(self, job_id: str) -> Any:
         """Return a job."""
         return self.call("GET", f"/v1/jobs/{job_id}")

@@ -2,6 +2,8 @@
 
 from browser_tests.conftest import Fleet, Reader, wait_for
 
+NEIGHBOURS = "section[aria-labelledby=h-neighbours]"
+
 
 def test_the_first_page_shows_a_new_job_without_a_reload(reader: Reader, fleet: Fleet) -> None:
     before = reader.text("a.tile:has-text('Jobs waiting')")
@@ -37,6 +39,7 @@ def test_output_of_each_rank_of_a_gang_is_a_click_away(reader: Reader, fleet: Fl
 
 
 def test_the_use_of_machines_is_shown_over_time_with_their_neighbours(reader: Reader, fleet: Fleet) -> None:
+    wait_for(lambda: all(each["jobs"] for each in fleet.machines()), "machines of earlier jobs are gone")
     pair = list[str]()
     for name in ("one", "other"):  # the other goes beside the one on its machine, which is up
         small = {"vcpus": 0.25, "memory": "256MiB"}  # half of the smallest machine
@@ -50,8 +53,14 @@ def test_the_use_of_machines_is_shown_over_time_with_their_neighbours(reader: Re
 
     wait_for(use_is_known, "use is known")
     assert known.first.locator("path").count() >= 1
-    found = reader.until("Measured loss", "section[aria-labelledby=h-neighbours]")
-    assert [each in found for each in pair] == [True, True]
+
+    def neighbours_are_known() -> bool:
+        reader.open("/machines")  # what they cost is computed once for each view
+        wait_for(lambda: "computing" not in reader.text(NEIGHBOURS), "what neighbours cost is computed")
+        return all(each in reader.text(NEIGHBOURS) for each in pair)
+
+    wait_for(neighbours_are_known, "both jobs are neighbours")
+    assert "Measured loss" in reader.text(NEIGHBOURS)
     for each in pair:
         fleet.cancel(each)
 
