@@ -75,9 +75,10 @@ def home_with_cgroups() -> Iterator[Home]:
 
 def _hcloud(home: Home, what: str, beside: float | None) -> Iterator[Row]:
     """Yield the rate, also as a multiple of ``beside`` (tasks a second), and the CPU time of each task."""
-    before_s, began = _cpu_s(home), time.perf_counter()
-    _until_ended(home, what, COUNT)
-    took_s, after_s = time.perf_counter() - began, _cpu_s(home)
+    meter = CpuMeter(home)
+    before_s, began = meter.read_s(), time.perf_counter()
+    _until_ended(home, what, COUNT, meter)
+    took_s, after_s = time.perf_counter() - began, meter.read_s()
     spent_ms = {part: (after_s[part] - before_s[part]) / COUNT * 1e3 for part in after_s}
     yield Row(name=f"{COUNT:,} `true` as {what} of HCloud", value=COUNT / took_s, unit="tasks/s")
     if beside is not None:
@@ -87,27 +88,59 @@ def _hcloud(home: Home, what: str, beside: float | None) -> Iterator[Row]:
         yield Row(name=f"    of it {part}", value=milliseconds, unit="ms/task")
 
 
-def _until_ended(home: Home, what: str, count: int) -> None:
-    """Submit ``count`` tasks and wait until all have succeeded."""
+def _until_ended(home: Home, what: str, count: int, meter: CpuMeter | None = None) -> None:
+    """Submit ``count`` tasks and wait until all have succeeded; read ``meter`` meanwhile, as machines may end."""
     size = {"vcpus": AT_ONCE / SLOTS, "memory": "16MiB", "disk": "50MiB"}
     job: dict[str, object] = {"name": "bench", "command": ["true"], "resources": size}
     batch = [{"job": {**job, "array": f"0-{count - 1}"}}] if what == "an array" else [{"job": job}] * count
     with _client(home) as client:
         ids = [each["id"] for each in client.post("/v1/jobs", json=batch).raise_for_status().json()]
-        wait_until(lambda: _unfinished(home) == 0, PATIENCE_S * 5, interval_s=0.5)  # looks cost the daemon time, too
+
+        def is_over() -> bool:
+            if meter is not None:
+                meter.read_s()
+            return _unfinished(home) == 0
+
+        wait_until(is_over, PATIENCE_S * 5, interval_s=0.5)  # looks cost the daemon time, too
         last = client.get(f"/v1/jobs/{ids[-1]}").raise_for_status().json()
     assert last["state"] == "succeeded", last
 
 
-def _cpu_s(home: Home) -> dict[str, float]:
-    """Return the CPU time so far by part, each with all processes that it has collected."""
-    total = dict.fromkeys([*PARTS, "daemon"], 0.0)
-    for pid, command in _processes(home):
-        with suppress(OSError):
-            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-            part = next((part for part, mark in PARTS.items() if mark in command), "daemon")
-            total[part] += sum(map(int, fields[11:15])) / TICKS_PER_S
-    return total
+class CpuMeter:
+    """CPU time by part of a home, with that of processes that have ended since it was read before."""
+
+    def __init__(self, home: Home) -> None:
+        self._home = home
+        self._seen: dict[tuple[int, str], tuple[str, float]] = {}
+        """By process id and start, its part and CPU time when it was read last."""
+        self._parents: dict[int, int] = {}
+        self._ended_s = dict.fromkeys([*PARTS, "daemon"], 0.0)
+
+    def read_s(self) -> dict[str, float]:
+        """Return the CPU time so far by part, each process with all children that it has collected."""
+        seen: dict[tuple[int, str], tuple[str, float]] = {}
+        parents: dict[int, int] = {}
+        for pid, command in _processes(self._home):
+            with suppress(OSError):
+                fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+                part = next((part for part, mark in PARTS.items() if mark in command), "daemon")
+                seen[pid, fields[19]] = part, sum(map(int, fields[11:15])) / TICKS_PER_S
+                parents[pid] = int(fields[1])
+        for key, (part, cpu_s) in self._seen.items():
+            if key not in seen and not self._is_collected(key[0], parents):
+                self._ended_s[part] += cpu_s
+        self._seen, self._parents = seen, parents
+        total = dict(self._ended_s)
+        for part, cpu_s in seen.values():
+            total[part] += cpu_s
+        return total
+
+    def _is_collected(self, pid: int, alive: Mapping[int, int]) -> bool:
+        """Return whether the CPU time of a process that has ended counts with one that lives."""
+        parent = self._parents.get(pid)
+        while parent is not None and parent not in alive:
+            parent = self._parents.get(parent)
+        return parent is not None
 
 
 def _processes(home: Home) -> Iterator[tuple[int, bytes]]:
