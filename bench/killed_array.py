@@ -24,7 +24,7 @@ from tests.waiting import wait_until
 
 TASKS = int(os.environ.get("BENCH_TASKS", "10000"))
 KILLS = int(os.environ.get("BENCH_KILLS", "20"))
-PARTIES = ("daemon", "gateway", "agent", "worker", "all")
+PROCESSES = ("daemon", "gateway", "agent", "worker", "all")
 EFFECT = "exec 3<>/dev/tcp/127.0.0.1/{port} && echo $HCLOUD_TASK_ID $HCLOUD_UNIT_ID >&3 && read -r _ <&3"
 
 
@@ -56,7 +56,7 @@ def run() -> Iterator[Row]:
 
 
 def _kill_until_ended(home: Home, store: Store) -> str:
-    """Kill each party in turn, one after each part of the tasks; return how often each was."""
+    """Kill each kind of process in turn, one after each part of the tasks; return how often each was."""
     killed = Counter[str]()
 
     def ended() -> int:
@@ -68,14 +68,14 @@ def _kill_until_ended(home: Home, store: Store) -> str:
         wait_until(lambda: ended() >= TASKS * number / (KILLS + 1), PATIENCE_S * 5, interval_s=0.1)  # noqa: B023
         if ended() == TASKS:
             break
-        party = PARTIES[(number - 1) % len(PARTIES)]
-        _kill(home, party)
-        killed[party] += 1
+        process = PROCESSES[(number - 1) % len(PROCESSES)]
+        _kill(home, process)
+        killed[process] += 1
     wait_until(lambda: store.job("job-1").state in JOB_ENDED, PATIENCE_S * 5, interval_s=0.2)
-    return "killed: " + ", ".join(f"{party} {count}" for party, count in killed.items())
+    return "killed: " + ", ".join(f"{process} {count}" for process, count in killed.items())
 
 
-def _kill(home: Home, party: str) -> None:
+def _kill(home: Home, process: str) -> None:
     links = [pid for pid, command in _processes(home) if PARTS["agents' links"] in command]
     victims = {
         "gateway": [pid for pid, command in _processes(home) if PARTS["gateway"] in command],
@@ -83,11 +83,11 @@ def _kill(home: Home, party: str) -> None:
         # Keepers have the worker's command line, but only the worker starts a link.
         "worker": [_parent(pid) for pid in links],
     }
-    for name in victims if party == "all" else {party} & victims.keys():
+    for name in victims if process == "all" else {process} & victims.keys():
         for pid in victims[name]:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-    if party in ("daemon", "all"):
+    if process in ("daemon", "all"):
         daemon = home.started[-1]
         daemon.send_signal(signal.SIGKILL)
         daemon.wait()

@@ -106,7 +106,7 @@ def wait_for(stage: Stage, job: str) -> None:
         raise RuntimeError(f"{job} has not succeeded: {stage.hcloud('explain', job)}")
 
 
-def told(stage: Stage, job: str) -> tuple[str, float]:
+def printed_by(stage: Stage, job: str) -> tuple[str, float]:
     """Return what the job printed: the digest, and when its program ended."""
     digest, _, at = stage.hcloud("logs", job).split()
     return digest, float(at)
@@ -134,7 +134,7 @@ def kill_once(stage: Stage, job: str, reached: Callable[[], bool]) -> bool:
     return True
 
 
-class Store:
+class Bucket:
     """A store of objects that jobs send outputs to."""
 
     def __init__(
@@ -162,7 +162,7 @@ class Store:
 
 
 @contextmanager
-def stores(folder: Path) -> Iterator[list[Store]]:
+def stores(folder: Path) -> Iterator[list[Bucket]]:
     """Serve S3 by moto and a small GCS, and make the daemons of this process's children know their credentials."""
     import boto3
 
@@ -177,14 +177,14 @@ def stores(folder: Path) -> Iterator[list[Store]]:
         client.create_bucket(Bucket="bench")
         google, amazon = GcsStore(endpoint=gcs, make=fake.client), S3Client(endpoint=s3, region="us-east-1")
         yield [
-            Store("s3://bench/team", s3, lambda name: client.get_object(Bucket="bench", Key=name)["Body"].read(),
+            Bucket("s3://bench/team", s3, lambda name: client.get_object(Bucket="bench", Key=name)["Body"].read(),
                   lambda name, size, md5: amazon.sign_put("bench", name, size, md5, 3600.0)),
-            Store("gs://bench/team", gcs, lambda name: fake.objects["bench", name],
+            Bucket("gs://bench/team", gcs, lambda name: fake.objects["bench", name],
                   lambda name, size, md5: google.sign_put("bench", name, size, md5, 3600.0)),
         ]  # fmt: skip
 
 
-def allow(stage: Stage, to: Sequence[Store]) -> None:
+def allow(stage: Stage, to: Sequence[Bucket]) -> None:
     """Let jobs write to stores."""
     region = {"s3": ", region: us-east-1"}
     grants = ", ".join(
@@ -194,12 +194,12 @@ def allow(stage: Stage, to: Sequence[Store]) -> None:
     config.write_text(config.read_text().replace("buckets: []", f"buckets: [{grants}]"))
 
 
-def measure_store(stage: Stage, store: Store, folder: Path, size_mib: int, whole_s: float) -> list[Row]:
+def measure_store(stage: Stage, store: Bucket, folder: Path, size_mib: int, whole_s: float) -> list[Row]:
     """Return what the way to a store took beside ``whole_s``, and whether the bytes are right, killed half-way, too."""
     name, rows = store.url.partition(":")[0], list[Row]()
     job = submitted(stage, size_mib, f"big={store.url}/first")
     wait_for(stage, job)
-    digest, ended_at = told(stage, job)
+    digest, ended_at = printed_by(stage, job)
     [kept] = (stage.home / "outputs").glob(f"{job}.*.json")
     arrived_s = kept.stat().st_mtime - ended_at
     content = store.read("team/first/big")
@@ -217,7 +217,7 @@ def measure_store(stage: Stage, store: Store, folder: Path, size_mib: int, whole
     job = submitted(stage, size_mib, f"big={store.url}/second")
     was_half_way = kill_once(stage, job, lambda: bool(list((stage.home / "outputs").glob(f"{job}.*.urls"))))
     wait_for(stage, job)
-    right = hashlib.sha256(store.read("team/second/big")).hexdigest() == told(stage, job)[0]
+    right = hashlib.sha256(store.read("team/second/big")).hexdigest() == printed_by(stage, job)[0]
     words = f"bytes right in {name}:// after kill -9 of daemon and agent while it was sent"
     rows.append(Row(name=words, value=float(right and was_half_way), unit="", target=1.0, better="higher"))
     return rows
@@ -245,11 +245,11 @@ def main() -> int:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def measure(stage: Stage, folder: Path, size_mib: int, to: Sequence[Store]) -> int:
+def measure(stage: Stage, folder: Path, size_mib: int, to: Sequence[Bucket]) -> int:
     """Measure on a running daemon, and print; return the exit code."""
     job = submitted(stage, size_mib)
     wait_for(stage, job)
-    digest, ended_at = told(stage, job)
+    digest, ended_at = printed_by(stage, job)
     [kept] = (stage.home / "outputs").glob(f"{job}.*.json")
     arrived_s = kept.stat().st_mtime - ended_at
     copy_s = timed(lambda: stage.hcloud("cp", job, str(folder / "first")))
@@ -269,7 +269,7 @@ def measure(stage: Stage, folder: Path, size_mib: int, to: Sequence[Store]) -> i
     was_half_way = kill_once(stage, job, lambda: is_half_way(stage, job, size_mib))
     wait_for(stage, job)
     stage.hcloud("cp", job, str(folder / "second"))
-    right = digest_of(folder / "second" / "big") == told(stage, job)[0]
+    right = digest_of(folder / "second" / "big") == printed_by(stage, job)[0]
     name = "bytes right after kill -9 of daemon and agent half-way"
     rows.append(Row(name=name, value=float(right and was_half_way), unit="", target=1.0, better="higher"))
     for store in to:

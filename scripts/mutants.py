@@ -47,7 +47,7 @@ MARKET = _planner(
     "upsizing",
     "commitments",
     "demands",
-    "half_empty_holdback",
+    "costly_to_keep",
     "expensive_room_holdback",
     "placement_orders",
     "paragon",
@@ -71,8 +71,8 @@ MODULES = {
     "hcloud/planner/provisioning/eviction.py": _planner(
         "eviction", "jobs", "optional_ranks", "placement_orders", "instance_lifecycle"
     ),
-    "hcloud/planner/provisioning/holdback.py": _planner(
-        "half_empty_holdback", "expensive_room_holdback", "noisy_job_holdback", "failing_service_holdback", "enough"
+    "hcloud/planner/placement/holdback.py": _planner(
+        "costly_to_keep", "expensive_room_holdback", "noisy_job_holdback", "failing_service_holdback", "enough"
     ),
     "hcloud/planner/provisioning/provision.py": PLANNER,
     "hcloud/planner/provisioning/mapping.py": _planner("strategies", "noisy_job_holdback", "commitments", "buying"),

@@ -349,7 +349,7 @@ class AgentLink:
     async def _take(self, command: Any) -> None:
         """Begin to carry out a command; with many at work, only once one of them is done."""
         if self._is_late(command.sent_at_s, command.timeout_s):
-            # Nobody awaits the answer, but it shows the gateway that this agent responds again.
+            # No call awaits the answer, but it shows the gateway that this agent responds again.
             late = pb.Answer(number=command.number, document=_document({"unknown": "the command came too late"}))
             await self._outgoing.put(pb.FromAgent(answer=late))
             return

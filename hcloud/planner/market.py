@@ -371,7 +371,7 @@ def _expected_losses(context: PlanContext, permitted: _PermittedOffers) -> _Expe
     if permitted.steady.all() or not (warned or any(each.preempted for each in lifetimes)):
         return None
     risk = SpotRisk(lifetimes, context.fleet.instances, context.now)
-    return _ExpectedLosses(permitted, risk, context.run_times, context.run_times.typical_s)
+    return _ExpectedLosses(permitted, risk, context.run_times, context.run_times.recent_median_s)
 
 
 def _permit_offers(context: PlanContext) -> _PermittedOffers:

@@ -185,7 +185,7 @@ class FleetNow:
     live: LiveView = field(repr=False)
     samples: Mapping[JobId, JobSamples] = field(repr=False)
     uses: MachineUses = field(repr=False)
-    queue: JobQueue = field(repr=False)
+    queue: JobsByClass = field(repr=False)
     status: DaemonStatus
     paused: str
     counts: Mapping[JobState, int]
@@ -380,7 +380,7 @@ def _waits_before(job: Job) -> tuple[float, int]:
     return job.submitted_at, number_of(job.id)
 
 
-class JobQueue:
+class JobsByClass:
     """The jobs that have not ended by class and reason, brought up to date by what changed since the last view."""
 
     def __init__(self) -> None:
@@ -451,7 +451,7 @@ class FleetCache:
         self._context = context
         self._lock = threading.Lock()
         self._last: FleetNow | None = None
-        self._uses, self._queue = MachineUses(), JobQueue()
+        self._uses, self._queue = MachineUses(), JobsByClass()
         self._decisions: deque[Event] = deque(maxlen=DECISIONS_SHOWN)
         self._seq = 0
         """Number of the last event that was looked at."""

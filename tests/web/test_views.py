@@ -23,7 +23,7 @@ from hcloud.report.table import ReportTable, columns
 from hcloud.store import LiveView
 from hcloud.web import shapes, text
 from hcloud.web.applications import history_words
-from hcloud.web.fleet import FRESH_S, FleetCache, JobQueue, MachineUses, busy_vcpus, fleet_groups
+from hcloud.web.fleet import FRESH_S, FleetCache, JobsByClass, MachineUses, busy_vcpus, fleet_groups
 from hcloud.web.heat import EarlierUse, heat_map, use_points
 from hcloud.web.jobs import known_name
 from hcloud.web.machines import busy_history, neighbour_losses
@@ -65,14 +65,14 @@ def test_machines_are_counted_with_what_holds_them(site: Site) -> None:
 
 
 def views_are_brought_up_to_date(site: Site) -> None:
-    deployment, uses, queue, seen = site.deployment, MachineUses(), JobQueue(), set[int]()
+    deployment, uses, queue, seen = site.deployment, MachineUses(), JobsByClass(), set[int]()
     for number in range(12):
         site.submitted("ada", command=["sleep", str(5 + 7 * number)], resources={"vcpus": 0.5})
     for _ in range(60):
         deployment.cycle()
         live, samples = deployment.store.live(), deployment.context.snapshot().job_samples
         assert uses.at(live, samples) == MachineUses().at(live, samples)
-        assert queue.classes(live, 0.0) == JobQueue().classes(live, 0.0)
+        assert queue.classes(live, 0.0) == JobsByClass().classes(live, 0.0)
         seen.add(sum(len(each.jobs) for each in uses.at(live, samples).values()))
     assert len(seen) > 5
 
@@ -86,7 +86,7 @@ def test_views_follow_what_changes(fresh_site: Site) -> None:
     [
         ("sampled_since", lambda before, now: set()),
         ("MachineUses._remove", lambda self, job_id: frozenset()),
-        ("JobQueue._remove", lambda self, job: None),
+        ("JobsByClass._remove", lambda self, job: None),
     ],
 )
 def test_views_that_do_not_follow_are_noticed(
@@ -101,7 +101,7 @@ def test_waiting_jobs_are_grouped_by_class_and_reason(site: Site) -> None:
     job = site.deployment.store.job(site.submitted("ada"))
     waits = [replace(job, id=f"job-{at}", wait_code=f"code-{at % 2}", wait_text=f"why {at}") for at in range(5)]
     aged = [replace(each, submitted_at=100.0 + at) for at, each in enumerate(waits)]
-    queue = JobQueue()
+    queue = JobsByClass()
     (found,) = queue.classes(LiveView(jobs=tuple(aged)), 200.0)
     assert (found.name, found.waiting, found.running, found.longest_s) == ("best effort", 5, 0, 100.0)
     assert [(each.code, each.jobs, each.text, each.example) for each in found.ranked] == [

@@ -107,18 +107,18 @@ class JobRunTimes:
         return () if found is None else found.after(ran_s).quantiles(EQUALLY_LIKELY).tolist()
 
     def likely_s(self, job: Job) -> Sequence[float]:
-        """Return :meth:`equally_likely_s`, or :attr:`usual_s` where they are not known."""
-        return self.equally_likely_s(job) or self.usual_s
+        """Return :meth:`equally_likely_s`, or :attr:`recent_runs_s` where they are not known."""
+        return self.equally_likely_s(job) or self.recent_runs_s
 
     @cached_property
-    def usual_s(self) -> Sequence[float]:
+    def recent_runs_s(self) -> Sequence[float]:
         """Run times in seconds that are as likely as each other for a job of which nothing is known: those of units
         that ended lately."""
         busy_s = self.snapshot.fleet_stats.busy_s
         return np.quantile(busy_s, EQUALLY_LIKELY).tolist() if busy_s else (RUN_S,)
 
     @cached_property
-    def typical_s(self) -> float:
+    def recent_median_s(self) -> float:
         """The median run time of units that ended lately, in seconds."""
         return median(self.snapshot.fleet_stats.busy_s or (RUN_S,))
 

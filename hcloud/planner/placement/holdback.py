@@ -230,7 +230,7 @@ class CostlyToKeep:
         rest_s = self.context.run_times.rest_s(job, ran_s)
         if rest_s is not None:
             return rest_s
-        longer_s = [each for each in self.context.run_times.usual_s if each > ran_s]
+        longer_s = [each for each in self.context.run_times.recent_runs_s if each > ran_s]
         return longer_s[len(longer_s) // 2] - ran_s if longer_s else ran_s
 
 

@@ -328,7 +328,7 @@ def _launch_usd(state: ProvisioningState, group: JobGroup, count: int) -> float:
     if usd_per_h <= 0.0 or not state.placement.holdback.bears_a_boot(group):
         return inf
     runs_s = context.run_times.median_s(group.example)
-    usual_s = context.run_times.typical_s if runs_s is None else runs_s
+    usual_s = context.run_times.recent_median_s if runs_s is None else runs_s
     return count * usd_per_h * (usual_s + context.quickest_s(group.resources)) / HOUR_S
 
 
