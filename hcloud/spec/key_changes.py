@@ -209,7 +209,7 @@ def translate_keys(
 
 
 def _known_value(value: object, values: Mapping[object, object]) -> bool:
-    return isinstance(value, str | bool) and value in values
+    return isinstance(value, str | bool | int | float) and value in values
 
 
 def _paths(value: object, pattern: Sequence[str]) -> Iterator[KeyPath]:

@@ -111,3 +111,12 @@ def test_values_of_a_replaced_key_are_translated(old: object, new: object) -> No
 def test_a_value_without_a_successor_leaves_the_new_key_at_its_default(old: object) -> None:
     value, applied = translate_keys({"profiling": {"enabled": old, "run_s": 3}}, KEY_CHANGES["policy"])
     assert value == {"profiling": {"run_s": 3}} and len(applied) == 1
+
+
+@pytest.mark.parametrize(("old", "drains"), [("0", False), ("0.0", False), ("0.5", True), ("1", True)])
+def test_a_policy_that_always_filled_machines_still_does(old: str, drains: bool, tmp_path: Path) -> None:
+    file = tmp_path / "p.yaml"
+    file.write_text(f"name: mine\nretention: {{drain_below: {old}}}\n")
+    notes = list[str]()
+    assert load_policy(file, notes=notes).retention.drain is drains
+    assert len(notes) == 1 and "retention.drain_below was replaced by retention.drain" in notes[0]
