@@ -17,13 +17,18 @@ from starlette.testclient import TestClient
 
 from bench.rows import Row
 from hcloud.api import build_app
+from hcloud.web.money import FRESH_S
 from hcloud.web.pages import WebPages
 from tests.api.deployment import CLOUD, ROOT, Deployment
 from tests.daemon.home import Home
 from tests.waiting import wait_until
 
 JOBS, MACHINES = 10_000, 1000
-PAGES = ("/", "/jobs", "/jobs?state=waiting", "/jobs/job-1", "/machines", "/machines/inst-1", "/applications", "/money")
+PAGES = (
+    *("/", "/jobs", "/jobs?state=waiting", "/jobs?state=running", "/jobs/job-1"),
+    *("/machines", "/machines/inst-1", "/applications", "/money"),
+)
+REPORTS = "/money/reports"
 ROUNDS = 15
 VIEWERS = 100
 WINDOW_S = 40.0
@@ -69,15 +74,17 @@ def _page_rows(home: Path) -> Iterator[Row]:
             value = _cpu_ms(deployment, client, path) - base_ms
             yield Row(name=f"page {path}, CPU (median)", value=value, unit="ms", target=20.0, note=note)
             note = ""
+        value = _cpu_ms(deployment, client, REPORTS, step_s=2.0 * FRESH_S) - base_ms
+        yield Row(name="the reports of Money, at most once a minute, CPU (median)", value=value, unit="ms")
     finally:
         deployment.close()
 
 
-def _cpu_ms(deployment: Deployment, client: TestClient, path: str) -> float:
+def _cpu_ms(deployment: Deployment, client: TestClient, path: str, *, step_s: float = 2.0) -> float:
     """Return the median CPU time of a page that is made anew, with that of the client."""
     found = []
     for _ in range(ROUNDS):
-        deployment.cycle(step_s=2.0)  # nothing of the last view is kept
+        deployment.cycle(step_s=step_s)  # nothing of the last view is kept
         began_s = time.process_time()
         answer = client.get(path)
         found.append(1000.0 * (time.process_time() - began_s))

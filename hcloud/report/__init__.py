@@ -7,29 +7,51 @@ earlier events determine which machines are running when the period starts.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 from hcloud.core.errors import BadInput
 from hcloud.core.model import Event, EventKind
 from hcloud.report import decisions, right_sizing, run_time_accuracy, run_times
 from hcloud.report.accuracy import ACCURACY_KINDS, GROUPINGS, accuracy_table
-from hcloud.report.commitments import COMMITMENT_KINDS, commitments_table
-from hcloud.report.cost import COST_KINDS, SAVINGS_KINDS, cost_table, savings_table, shared_cost_table
+from hcloud.report.commitments import COMMITMENT_KINDS, CommitmentsTable
+from hcloud.report.cost import COST_KINDS, SAVINGS_KINDS, CostTable, SavingsTable, SharedCostTable
 from hcloud.report.focus_export import FOCUS_KINDS, focus_table
 from hcloud.report.grouping import Grouping, choose_grouping, minute_of, parse_grouping, zone_of
 from hcloud.report.performance import PERFORMANCE_KINDS, performance_table
+from hcloud.report.stretches import MoneyTable, read_stretches
 from hcloud.report.table import Column, ReportTable
 from hcloud.report.utilisation import BY_ACCOUNT, UTILISATION_KINDS, utilisation_table
 
 _Build = Callable[[Iterable[Event], Grouping, float, float, float], ReportTable]
+
+
+def _alone(kind: Callable[[Grouping], MoneyTable]) -> _Build:
+    """Return the function that builds a report of money by a pass of its own."""
+
+    def build(events: Iterable[Event], grouping: Grouping, since: float, until: float, now: float) -> ReportTable:
+        made = kind(grouping)
+        return made.table(read_stretches(events, (made,), since, until), now)
+
+    return build
+
+
+# By name: what adds up the reports that one pass can make together.
+_MONEY: dict[str, Callable[[Grouping], MoneyTable]] = {
+    "cost": CostTable,
+    "savings": SavingsTable,
+    "commitments": CommitmentsTable,
+}
+MONEY_KINDS: frozenset[EventKind] = COST_KINDS | SAVINGS_KINDS | COMMITMENT_KINDS
+"""Event kinds that the reports of money read together."""
 # By name: the function that builds the report, its default grouping, the event kinds it reads.
 _REPORTS: dict[str, tuple[_Build, str, frozenset[EventKind]]] = {
-    "cost": (cost_table, "user", COST_KINDS),
+    "cost": (_alone(CostTable), "user", COST_KINDS),
     "performance": (performance_table, "user", PERFORMANCE_KINDS),
-    "savings": (savings_table, "market", SAVINGS_KINDS),
+    "savings": (_alone(SavingsTable), "market", SAVINGS_KINDS),
     "utilisation": (utilisation_table, "pool", UTILISATION_KINDS),
-    "commitments": (commitments_table, "pool", COMMITMENT_KINDS),
+    "commitments": (_alone(CommitmentsTable), "pool", COMMITMENT_KINDS),
     "accuracy": (accuracy_table, "quantity", ACCURACY_KINDS),
     "decisions": (decisions.decisions_table, "job", decisions.DECISION_KINDS),
     "right-sizing": (right_sizing.right_sizing_table, "program", right_sizing.RIGHT_SIZING_KINDS),
@@ -87,7 +109,7 @@ def build_report(
     build, default, kinds = _definition(name, of)
     if shares_idle and name != "cost":
         raise BadInput(f"only the cost report shares idle cost, not {name}")
-    build = shared_cost_table if shares_idle else build
+    build = _alone(SharedCostTable) if shares_idle else build
     zone_of(zone)
     own = _OWN_GROUPINGS.get(name if of is None else f"{name} of {of}")
     if own is not None:
@@ -99,11 +121,43 @@ def build_report(
     if begin > end:
         start_text, end_text = (f"{minute_of(at, zone)} {zone}" for at in (begin, end))
         raise BadInput(f"the start of the report ({start_text}) is after its end ({end_text})")
-    relevant = (event for event in events if event.kind in kinds and event.at <= end)
-    table = build(relevant, grouping, begin, end, now)
+    table = build(_relevant(events, kinds, end), grouping, begin, end, now)
+    return _with_period(table, since, end, zone)
+
+
+class MoneyReport(NamedTuple):
+    """Which report of money is asked for."""
+
+    name: str
+    """``cost``, ``savings`` or ``commitments``."""
+    by: str
+    """What a row stands for, as in :func:`build_report`."""
+    zone: str = "UTC"
+    """The time zone of days, and of times in the title."""
+
+
+def build_money_reports(
+    asked: Sequence[MoneyReport], events: Iterable[Event], now: float, *, since: float | None = None
+) -> list[ReportTable]:
+    """Return reports of one period by one pass of the log, each as :func:`build_report` returns it.
+
+    ``events``: of MONEY_KINDS, from the start of the log. Raises BadInput: unknown grouping or zone.
+    """
+    sums = [_MONEY[each.name](parse_grouping(each.by, "user", zone=each.zone)) for each in asked]
+    begin = 0.0 if since is None else since
+    history = read_stretches(_relevant(events, MONEY_KINDS, now), sums, begin, now)
+    tables = [each.table(history, now) for each in sums]
+    return [_with_period(table, since, now, each.zone) for table, each in zip(tables, asked, strict=True)]
+
+
+def _relevant(events: Iterable[Event], kinds: frozenset[EventKind], end: float) -> Iterable[Event]:
+    return (event for event in events if event.kind in kinds and event.at <= end)
+
+
+def _with_period(table: ReportTable, since: float | None, end: float, zone: str) -> ReportTable:
     period = f"up to {minute_of(end, zone)} {zone}"
     if since is not None:
-        period = f"{minute_of(begin, zone)} to {minute_of(end, zone)} {zone}"
+        period = f"{minute_of(since, zone)} to {minute_of(end, zone)} {zone}"
     return replace(table, title=f"{table.title}, {period}")
 
 
@@ -118,4 +172,14 @@ def _definition(name: str, of: str | None) -> tuple[_Build, str, frozenset[Event
     return _SUBJECTS[name, of]
 
 
-__all__ = ["REPORT_NAMES", "Column", "ReportTable", "build_report", "minute_of", "report_kinds"]
+__all__ = [
+    "MONEY_KINDS",
+    "REPORT_NAMES",
+    "Column",
+    "MoneyReport",
+    "ReportTable",
+    "build_money_reports",
+    "build_report",
+    "minute_of",
+    "report_kinds",
+]

@@ -7,12 +7,11 @@ of its time.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from hcloud.core.model import Event, EventKind, Market
 from hcloud.core.pricing import HOUR_S, cost_usd, split
-from hcloud.report.commitment_history import CommitmentHistory, CommitmentStretch
+from hcloud.report.commitment_history import CommitmentStretch
 from hcloud.report.cost import machine_keys
 from hcloud.report.fleet import FLEET_KINDS, FleetHistory, Stretch
 from hcloud.report.grouping import Grouping
@@ -47,91 +46,89 @@ class _CommitmentLine:
             setattr(self, name, getattr(self, name) + getattr(other, name))
 
 
-def commitments_table(
-    events: Iterable[Event], grouping: Grouping, since: float, until: float, now: float
-) -> ReportTable:
-    """Return cost and use of commitments by pool, market or day, or by the job, user or tag that held machines."""
-    lines: dict[tuple[str, ...], _CommitmentLine] = {}
-    history, commitments = FleetHistory(since, until), CommitmentHistory(since, until)
-    prices = PriceDates()
+class CommitmentsTable:
+    """Cost and use of commitments by pool, market or day, or by the job, user or tag that held machines."""
 
-    def count(stretch: Stretch) -> None:
-        if stretch.market == Market.RESERVED.value:
-            _count(lines, grouping, stretch)
-            prices.add(stretch.machine)
+    def __init__(self, grouping: Grouping) -> None:
+        """Prepare; nothing is added yet."""
+        self._grouping = grouping
+        self._lines: dict[tuple[str, ...], _CommitmentLine] = {}
+        self._prices = PriceDates()
 
-    for event in events:
-        for stretch in history.take(event):
-            count(stretch)
-        for unused in commitments.take(event):
-            _count_unused(lines, grouping, unused)
-    for stretch in history.finish():
-        count(stretch)
-    for unused in commitments.finish():
-        _count_unused(lines, grouping, unused)
-    whole = _CommitmentLine()
-    for line in lines.values():
-        whole.add(line)
-    return ReportTable(
-        title=f"Commitments by {grouping.text}",
-        columns=(
-            *columns(*grouping.columns, "used_h", "unused_h", "machine_h", "held_pct", "break_even_pct"),
-            *columns("cost_usd", "unused_usd"),
-            Column(name="saved_usd", unit="usd", label="paid off"),
-        ),
-        rows=tuple((*key, *_row(line)) for key, line in sorted(lines.items())),
-        total=("total", *("" for _ in grouping.columns[1:]), *_row(whole)),
-        notes=(
-            "used_h, unused_h: committed hours that machines of the account used and did not use, from when the "
-            "commitment was first seen to its end; of a commitment to spend or to resources, hours of the whole of it",
-            "machine_h: reserved machines of HCloud, to the end of their commitment; held: the larger of the "
-            "vCPU and memory shares held by units; cost: these machines, and the unused hours; unused: what units did "
-            "not hold of both",
-            "break_even: share of the time held at which on-demand machines would have cost the same; paid off: "
-            "on-demand price of what was held, minus the machines' cost (negative: on demand would have been cheaper)",
-            "paid off (saved_usd in JSON and CSV) differs from saved in `report savings`, which compares whole "
-            "machines, held or not",
-            *prices.notes(now, "prices of reserved machines"),
-        ),
-    )
+    def take(self, event: Event) -> None:
+        """Read nothing more of an event than the stretches that it settles."""
 
-
-def _count(lines: dict[tuple[str, ...], _CommitmentLine], grouping: Grouping, stretch: Stretch) -> None:
-    fractions, rest = split([holding.share for holding in stretch.holdings])
-    usd = cost_usd(stretch.price_usd_per_h, stretch.seconds)
-    list_usd = cost_usd(stretch.machine.on_demand_usd_per_h, stretch.seconds)
-    if grouping.of_jobs:
-        held = zip(stretch.holdings, fractions, strict=True)
-        parts = [(grouping.job_key(holding.job), fraction, 1.0) for holding, fraction in held]
-        parts.append((grouping.filler(IDLE), rest, 0.0))
-    else:
-        parts = [((key,), part, 1.0 - rest) for key, part in machine_keys(grouping, stretch)]
-    for key, part, used in parts:
-        lines.setdefault(key, _CommitmentLine()).add(
-            _CommitmentLine(
-                seconds=stretch.seconds * part,
-                held_s=stretch.seconds * part * used,
-                usd=usd * part,
-                machines_usd=usd * part,
-                unused_usd=usd * part * (1.0 - used),
-                held_list_usd=list_usd * part * used,
-                list_usd=list_usd * part,
+    def add(self, stretch: Stretch) -> None:
+        """Count one stretch of a reserved machine; others are left out."""
+        if stretch.market != Market.RESERVED.value:
+            return
+        self._prices.add(stretch.machine)
+        fractions, rest = split([holding.share for holding in stretch.holdings])
+        usd = cost_usd(stretch.price_usd_per_h, stretch.seconds)
+        list_usd = cost_usd(stretch.machine.on_demand_usd_per_h, stretch.seconds)
+        if self._grouping.of_jobs:
+            held = zip(stretch.holdings, fractions, strict=True)
+            parts = [(self._grouping.job_key(holding.job), fraction, 1.0) for holding, fraction in held]
+            parts.append((self._grouping.filler(IDLE), rest, 0.0))
+        else:
+            parts = [((key,), part, 1.0 - rest) for key, part in machine_keys(self._grouping, stretch)]
+        for key, part, used in parts:
+            self._line(key).add(
+                _CommitmentLine(
+                    seconds=stretch.seconds * part,
+                    held_s=stretch.seconds * part * used,
+                    usd=usd * part,
+                    machines_usd=usd * part,
+                    unused_usd=usd * part * (1.0 - used),
+                    held_list_usd=list_usd * part * used,
+                    list_usd=list_usd * part,
+                )
             )
-        )
 
-
-def _count_unused(
-    lines: dict[tuple[str, ...], _CommitmentLine], grouping: Grouping, stretch: CommitmentStretch
-) -> None:
-    usd = stretch.unused_usd
-    for key, part in stretch.keys(grouping, IDLE):
-        lines.setdefault(key, _CommitmentLine()).add(
-            _CommitmentLine(
-                usd=usd * part,
-                unused_usd=usd * part,
-                used_h=stretch.used_h * part,
-                unused_h=stretch.unused_h * part,
+    def add_unused(self, stretch: CommitmentStretch) -> None:
+        """Count what no machine used of a commitment."""
+        usd = stretch.unused_usd
+        for key, part in stretch.keys(self._grouping, IDLE):
+            self._line(key).add(
+                _CommitmentLine(
+                    usd=usd * part,
+                    unused_usd=usd * part,
+                    used_h=stretch.used_h * part,
+                    unused_h=stretch.unused_h * part,
+                )
             )
+
+    def _line(self, key: tuple[str, ...]) -> _CommitmentLine:
+        return self._lines.setdefault(key, _CommitmentLine())
+
+    def table(self, history: FleetHistory, now: float) -> ReportTable:
+        """Return the table of all that was added."""
+        whole = _CommitmentLine()
+        for line in self._lines.values():
+            whole.add(line)
+        return ReportTable(
+            title=f"Commitments by {self._grouping.text}",
+            columns=(
+                *columns(*self._grouping.columns, "used_h", "unused_h", "machine_h", "held_pct", "break_even_pct"),
+                *columns("cost_usd", "unused_usd"),
+                Column(name="saved_usd", unit="usd", label="paid off"),
+            ),
+            rows=tuple((*key, *_row(line)) for key, line in sorted(self._lines.items())),
+            total=("total", *("" for _ in self._grouping.columns[1:]), *_row(whole)),
+            notes=(
+                "used_h, unused_h: committed hours that machines of the account used and did not use, from when the "
+                "commitment was first seen to its end; of a commitment to spend or to resources, hours of the whole "
+                "of it",
+                "machine_h: reserved machines of HCloud, to the end of their commitment; held: the larger of the "
+                "vCPU and memory shares held by units; cost: these machines, and the unused hours; unused: what units "
+                "did not hold of both",
+                "break_even: share of the time held at which on-demand machines would have cost the same; paid off: "
+                "on-demand price of what was held, minus the machines' cost (negative: on demand would have been "
+                "cheaper)",
+                "paid off (saved_usd in JSON and CSV) differs from saved in `report savings`, which compares whole "
+                "machines, held or not",
+                *self._prices.notes(now, "prices of reserved machines"),
+            ),
         )
 
 

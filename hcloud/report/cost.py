@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields
 
 from hcloud.core.errors import BadInput
 from hcloud.core.model import PROFILE_TAG, Event, EventKind
 from hcloud.core.pricing import HOUR_S, cost_usd, split
-from hcloud.report.commitment_history import CommitmentHistory, CommitmentStretch
+from hcloud.report.commitment_history import CommitmentStretch
 from hcloud.report.fleet import FLEET_KINDS, FleetHistory, Stretch
 from hcloud.report.grouping import Grouping
 from hcloud.report.price_dates import PriceDates
 from hcloud.report.run_costs import RunCosts
-from hcloud.report.table import ReportTable, Row, columns, share_pct, total_row
+from hcloud.report.table import Column, ReportTable, Row, columns, share_pct, total_row
 from hcloud.spec.validation import counted
 
 COST_KINDS: frozenset[EventKind] = FLEET_KINDS | {EventKind.COMMITMENT, EventKind.TASKS_ENDED}
@@ -90,16 +90,21 @@ class _SharedCost:
 
 
 class CostTable:
-    """Adds stretches of machine time to the rows of a cost report."""
+    """The cost by group. Idle, boot and unused cost are rows if rows stand for jobs, else columns."""
 
-    def __init__(self, grouping: Grouping, *, shares_idle: bool = False) -> None:
-        """``shares_idle``: idle and boot cost is shared among the jobs, not apart; for rows that stand for jobs."""
+    def __init__(self, grouping: Grouping) -> None:
+        """Prepare; nothing is added yet."""
         self.grouping = grouping
         self.lines: dict[tuple[str, ...], CostLine] = {}
-        self._shared = _SharedCost() if shares_idle else None
+        self._runs = RunCosts() if grouping.kind == "task" else None
         self.prices = PriceDates()
         self.profiling_usd = 0.0
         self.profiled: set[str] = set()
+
+    def take(self, event: Event) -> None:
+        """Read which tasks ran in one unit, if rows stand for tasks."""
+        if self._runs is not None:
+            self._runs.take(event)
 
     def add(self, stretch: Stretch) -> None:
         """Charge one stretch to the rows it belongs to."""
@@ -118,13 +123,9 @@ class CostTable:
                 line.seconds += stretch.seconds
                 line.jobs_usd += usd * fraction
                 line.list_usd += list_usd * fraction
-                if self._shared is not None:
-                    self._shared.add_held(stretch.machine.id, row, usd * fraction)
-            if rest > 0.0 and self._shared is not None:
-                self._shared.add_rest(stretch.machine.id, usd * rest, list_usd * rest)
-            elif rest > 0.0:
-                rest_key = self.grouping.filler(BOOT if stretch.booting else IDLE)
-                self._add_rest(self._line(rest_key), stretch, usd * rest, list_usd * rest)
+                self._add_held(row, stretch, usd * fraction)
+            if rest > 0.0:
+                self._add_free(stretch, usd * rest, list_usd * rest)
             return
         for key, part in machine_keys(self.grouping, stretch):
             line = self._line((key,))
@@ -138,12 +139,44 @@ class CostTable:
             for key, part in stretch.keys(self.grouping, UNUSED):
                 self._line(key).unused_usd += stretch.unused_usd * part
 
-    def share_rest(self) -> None:
-        """Add the idle and boot cost of each machine to the jobs that held it. Call once, after the last stretch."""
-        for key, idle_usd, list_usd in self._shared.parts() if self._shared is not None else ():
-            line = self._line(key or self.grouping.filler(IDLE))
-            line.idle_usd += idle_usd
-            line.list_usd += list_usd
+    def table(self, history: FleetHistory, now: float) -> ReportTable:
+        """Return the table of all that was added. Call once, after the last stretch."""
+        lines, spent = self._finished()
+        of_jobs = self.grouping.of_jobs
+        parts = () if of_jobs else ("jobs_usd", "idle_usd", "boot_usd", "unused_usd")
+        names = columns(*self.grouping.columns, "unit_h" if of_jobs else "machine_h", *parts, "cost_usd", "share_pct")
+        rows: list[Row] = [
+            (
+                *key,
+                line.seconds / HOUR_S or (None if of_jobs else 0.0),
+                *(getattr(line, each) for each in parts),
+                line.usd,
+                share_pct(line.usd, spent),
+            )
+            for key, line in lines
+        ]
+        summed = {"unit_h", "machine_h", *parts, "cost_usd"}
+        return self._table(f"Cost by {self.grouping.text}", names, rows, summed, self.notes(history, now))
+
+    def _table(
+        self, title: str, names: tuple[Column, ...], rows: list[Row], summed: set[str], notes: Sequence[str]
+    ) -> ReportTable:
+        total = total_row(names, rows, summed)
+        return ReportTable(title=title, columns=names, rows=tuple(rows), total=total, notes=tuple(notes))
+
+    def _finished(self) -> tuple[list[tuple[tuple[str, ...], CostLine]], float]:
+        """Return the rows in report order, and their whole cost."""
+        if self._runs is not None:
+            self._runs.share(self.lines)
+        return self._sorted(), sum(line.usd for line in self.lines.values())
+
+    def _add_held(self, row: tuple[str, ...], stretch: Stretch, usd: float) -> None:
+        """Count what a row's jobs held of a machine, beside its line."""
+
+    def _add_free(self, stretch: Stretch, usd: float, list_usd: float) -> None:
+        """Charge what nothing held of a machine, if rows stand for jobs."""
+        row = self.grouping.filler(BOOT if stretch.booting else IDLE)
+        self._add_rest(self._line(row), stretch, usd, list_usd)
 
     def _add_rest(self, line: CostLine, stretch: Stretch, usd: float, list_usd: float) -> None:
         if stretch.booting:
@@ -155,7 +188,7 @@ class CostTable:
     def _line(self, key: tuple[str, ...]) -> CostLine:
         return self.lines.setdefault(key, CostLine())
 
-    def sorted(self) -> list[tuple[tuple[str, ...], CostLine]]:
+    def _sorted(self) -> list[tuple[tuple[str, ...], CostLine]]:
         """Return the rows in report order: days ascending, else the highest cost first; what no job held last."""
         if self.grouping.kind == "day":
             return sorted(self.lines.items())
@@ -192,118 +225,77 @@ def machine_keys(grouping: Grouping, stretch: Stretch) -> list[tuple[str, float]
     return [(grouping.day_of(a), (b - a) / stretch.seconds) for a, b in grouping.days(stretch.since, stretch.until)]
 
 
-def gather(
-    events: Iterable[Event], grouping: Grouping, since: float, until: float, *, shares_idle: bool = False
-) -> tuple[CostTable, FleetHistory]:
-    """Read the log once; return the cost between ``since`` and ``until``, and the fleet's history."""
-    ledger = CostTable(grouping, shares_idle=shares_idle)
-    history, commitments = FleetHistory(since, until), CommitmentHistory(since, until)
-    runs = RunCosts()
-    for event in events:
-        runs.take(event)
-        for stretch in history.take(event):
-            ledger.add(stretch)
-        for unused in commitments.take(event):
-            ledger.add_unused(unused)
-    for stretch in history.finish():
-        ledger.add(stretch)
-    for unused in commitments.finish():
-        ledger.add_unused(unused)
-    if grouping.kind == "task":
-        runs.share(ledger.lines)
-    ledger.share_rest()
-    return ledger, history
+class SharedCostTable(CostTable):
+    """The cost by job, task, user or tag, with the idle and boot cost of machines shared among them."""
 
+    def __init__(self, grouping: Grouping) -> None:
+        """Prepare. Raises BadInput: rows do not stand for jobs."""
+        if not grouping.of_jobs:
+            raise BadInput(
+                f"idle and boot cost is shared among jobs: group by job, task, user or tag:KEY, not by "
+                f"{grouping.text}, where it has columns of its own"
+            )
+        super().__init__(grouping)
+        self._shared = _SharedCost()
 
-def shared_cost_table(
-    events: Iterable[Event], grouping: Grouping, since: float, until: float, now: float
-) -> ReportTable:
-    """Return the cost by job, user or tag, with the idle and boot cost of machines shared among them.
-
-    Raises BadInput for another grouping.
-    """
-    if not grouping.of_jobs:
-        raise BadInput(
-            f"idle and boot cost is shared among jobs: group by job, task, user or tag:KEY, not by {grouping.text}, "
-            "where it has columns of its own"
-        )
-    ledger, history = gather(events, grouping, since, until, shares_idle=True)
-    spent = sum(line.usd for line in ledger.lines.values())
-    names = columns(*grouping.columns, "unit_h", "held_usd", "idle_usd", "cost_usd", "share_pct")
-    rows: list[Row] = [
-        (
-            *key,
-            line.seconds / HOUR_S or None,
-            line.jobs_usd,
-            line.idle_usd,
-            line.usd,
-            share_pct(line.usd, spent),
-        )
-        for key, line in ledger.sorted()
-    ]
-    basis = (
-        "idle: a machine's idle and boot cost, shared in proportion to what each held of it; that of machines which "
-        "nothing held in proportion to all that was held"
-    )
-    return ReportTable(
-        title=f"Cost by {grouping.text}, idle and boot time shared",
-        columns=names,
-        rows=tuple(rows),
-        total=total_row(names, rows, {"unit_h", "held_usd", "idle_usd", "cost_usd"}),
-        notes=(basis, *ledger.notes(history, now)),
-    )
-
-
-def cost_table(events: Iterable[Event], grouping: Grouping, since: float, until: float, now: float) -> ReportTable:
-    """Return the cost by group. Idle, boot and unused cost are rows if rows stand for jobs, else columns."""
-    ledger, history = gather(events, grouping, since, until)
-    spent = sum(line.usd for line in ledger.lines.values())
-    if grouping.of_jobs:
-        names = columns(*grouping.columns, "unit_h", "cost_usd", "share_pct")
+    def table(self, history: FleetHistory, now: float) -> ReportTable:
+        """Return the table of all that was added. Call once, after the last stretch."""
+        lines, spent = self._finished()
+        names = columns(*self.grouping.columns, "unit_h", "held_usd", "idle_usd", "cost_usd", "share_pct")
         rows: list[Row] = [
-            (*key, line.seconds / HOUR_S or None, line.usd, share_pct(line.usd, spent)) for key, line in ledger.sorted()
-        ]
-    else:
-        names = columns(*grouping.columns, "machine_h", "jobs_usd", "idle_usd", "boot_usd", "unused_usd")
-        names += columns("cost_usd", "share_pct")
-        rows = [
             (
                 *key,
-                line.seconds / HOUR_S,
+                line.seconds / HOUR_S or None,
                 line.jobs_usd,
                 line.idle_usd,
-                line.boot_usd,
-                line.unused_usd,
                 line.usd,
                 share_pct(line.usd, spent),
             )
-            for key, line in ledger.sorted()
+            for key, line in lines
         ]
-    summed = {"unit_h", "machine_h", "jobs_usd", "idle_usd", "boot_usd", "unused_usd", "cost_usd"}
-    return ReportTable(
-        title=f"Cost by {grouping.text}",
-        columns=names,
-        rows=tuple(rows),
-        total=total_row(names, rows, summed),
-        notes=tuple(ledger.notes(history, now)),
-    )
+        basis = (
+            "idle: a machine's idle and boot cost, shared in proportion to what each held of it; that of machines "
+            "which nothing held in proportion to all that was held"
+        )
+        title, summed = f"Cost by {self.grouping.text}, idle and boot time shared", {"unit_h", "held_usd", "idle_usd"}
+        return self._table(title, names, rows, {*summed, "cost_usd"}, (basis, *self.notes(history, now)))
+
+    def _finished(self) -> tuple[list[tuple[tuple[str, ...], CostLine]], float]:
+        if self._runs is not None:
+            self._runs.share(self.lines)
+        for key, idle_usd, list_usd in self._shared.parts():
+            line = self._line(key or self.grouping.filler(IDLE))
+            line.idle_usd += idle_usd
+            line.list_usd += list_usd
+        return self._sorted(), sum(line.usd for line in self.lines.values())
+
+    def _add_held(self, row: tuple[str, ...], stretch: Stretch, usd: float) -> None:
+        self._shared.add_held(stretch.machine.id, row, usd)
+
+    def _add_free(self, stretch: Stretch, usd: float, list_usd: float) -> None:
+        self._shared.add_rest(stretch.machine.id, usd, list_usd)
 
 
-def savings_table(events: Iterable[Event], grouping: Grouping, since: float, until: float, now: float) -> ReportTable:
-    """Return the cost by group and what the same machines would have cost on demand for the same time."""
-    ledger, history = gather(events, grouping, since, until)
-    names = columns(*grouping.columns, "cost_usd", "on_demand_usd", "saved_usd", "saved_pct")
-    rows = [(*key, *_saved(line.usd, line.list_usd)) for key, line in ledger.sorted()]
-    lines = ledger.lines.values()
-    whole = _saved(sum(line.usd for line in lines), sum(line.list_usd for line in lines))
-    basis = "on_demand: the same machines for the same time at on-demand prices, as known when each was requested"
-    return ReportTable(
-        title=f"Savings compared with on-demand prices, by {grouping.text}",
-        columns=names,
-        rows=tuple(rows),
-        total=("total", *("" for _ in grouping.columns[1:]), *whole),
-        notes=(basis, *ledger.notes(history, now)),
-    )
+class SavingsTable(CostTable):
+    """The cost by group, and what the same machines would have cost on demand for the same time."""
+
+    def add_unused(self, stretch: CommitmentStretch) -> None:
+        """Leave out what no machine used: it has no price on demand."""
+
+    def table(self, history: FleetHistory, now: float) -> ReportTable:
+        """Return the table of all that was added. Call once, after the last stretch."""
+        names = columns(*self.grouping.columns, "cost_usd", "on_demand_usd", "saved_usd", "saved_pct")
+        lines, _ = self._finished()
+        rows = [(*key, *_saved(line.usd, line.list_usd)) for key, line in lines]
+        whole = _saved(sum(line.usd for _, line in lines), sum(line.list_usd for _, line in lines))
+        basis = "on_demand: the same machines for the same time at on-demand prices, as known when each was requested"
+        return ReportTable(
+            title=f"Savings compared with on-demand prices, by {self.grouping.text}",
+            columns=names,
+            rows=tuple(rows),
+            total=("total", *("" for _ in self.grouping.columns[1:]), *whole),
+            notes=(basis, *self.notes(history, now)),
+        )
 
 
 def _saved(usd: float, list_usd: float) -> tuple[float, float, float, float | None]:

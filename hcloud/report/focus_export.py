@@ -14,9 +14,10 @@ from typing import Final
 
 from hcloud.core.model import Event, EventKind, Market
 from hcloud.core.pricing import HOUR_S, split
-from hcloud.report.commitment_history import CommitmentHistory, CommitmentStretch
-from hcloud.report.fleet import FLEET_KINDS, FleetHistory, MachineHistory, Stretch
+from hcloud.report.commitment_history import CommitmentStretch
+from hcloud.report.fleet import FLEET_KINDS, MachineHistory, Stretch
 from hcloud.report.grouping import Grouping, JobFacts, text
+from hcloud.report.stretches import read_stretches
 from hcloud.report.table import Column, ReportTable, Row, Value
 
 FOCUS_KINDS: frozenset[EventKind] = FLEET_KINDS | {EventKind.COMMITMENT}
@@ -79,13 +80,17 @@ class _Charges:
     places: dict[str, _Place] = field(default_factory=dict)
     unused: list[CommitmentStretch] = field(default_factory=list)
 
-    def note(self, event: Event) -> None:
+    def take(self, event: Event) -> None:
         """Note region and id of a machine."""
         name = event.instance_id or ""
         if event.kind is EventKind.INSTANCE_REQUESTED:
             self.places[name] = _Place(text(event, "region"), "")
         elif event.kind is EventKind.INSTANCE_LAUNCHED and name in self.places:
             self.places[name].resource = text(event, "provider_id")
+
+    def add_unused(self, stretch: CommitmentStretch) -> None:
+        """Add what no machine used of a commitment."""
+        self.unused.append(stretch)
 
     def add(self, stretch: Stretch) -> None:
         """Add a stretch of machine time, cut at UTC midnights."""
@@ -108,15 +113,7 @@ class _Charges:
 def focus_table(events: Iterable[Event], grouping: Grouping, since: float, until: float, now: float) -> ReportTable:
     """Return the charges of a period, in the order of time. All values are text in the formats of FOCUS."""
     charges = _Charges(Grouping(kind="day"))  # billing is in UTC
-    history, commitments = FleetHistory(since, until), CommitmentHistory(since, until)
-    for event in events:
-        charges.note(event)
-        for stretch in history.take(event):
-            charges.add(stretch)
-        charges.unused += commitments.take(event)
-    for stretch in history.finish():
-        charges.add(stretch)
-    charges.unused += commitments.finish()
+    read_stretches(events, (charges,), since, until)
     rows = [_machine_values(key, charge, charges.places.get(key.machine)) for key, charge in charges.found.items()]
     for unused in charges.unused:
         days = charges.grouping.days(unused.since, unused.until)

@@ -7,8 +7,9 @@ one transaction. Failed writes therefore leave no trace, and writes of other pro
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from heapq import merge
 from typing import Any
 
 from sqlalchemy import Connection, bindparam, select
@@ -98,6 +99,12 @@ class LiveView:
     def submitted(self) -> tuple[Job, ...]:
         """What users submitted and has not ended: jobs and arrays, without the arrays' tasks."""
         return (*self.arrays, *self.held, *(each for each in self.jobs if not each.array))
+
+    def newest_submitted(self) -> Iterator[Job]:
+        """Yield the same jobs, the newest first; whoever needs the first few does not pay for the others."""
+        single = (each for each in reversed(self.jobs) if not each.array)
+        kinds = (reversed(self.arrays), reversed(self.held), single)
+        return merge(*kinds, key=lambda job: number_of(job.id), reverse=True)
 
 
 def is_active_array(job: Job) -> bool:

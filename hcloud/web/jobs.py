@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import codecs
-import heapq
 import math
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from typing import Annotated, Any
 
 from fastapi import Query, Request, Response
@@ -83,8 +83,8 @@ class JobFilter:
         if self.states is not None and self.states.isdisjoint(JOB_ENDED):
             # They are in memory; in the database, those of several states would have to be sorted.
             last = number_of(store.job(self.before).id) if self.before else math.inf
-            matching = (job for job in store.live().submitted if number_of(job.id) < last and self.matches(job))
-            return heapq.nlargest(limit, matching, key=lambda job: number_of(job.id))
+            matching = (job for job in store.live().newest_submitted() if self.matches(job))
+            return list(islice((job for job in matching if number_of(job.id) < last), limit))
         return store.jobs(
             states=self.states,
             user=self.user or None,
@@ -96,13 +96,12 @@ class JobFilter:
 
     def matches(self, job: Job) -> bool:
         """Return whether it is listed, but for its age."""
+        if self.states is not None and job.state not in self.states:
+            return False
+        if self.user not in ("", job.spec.user) or self.name not in ("", job.spec.name):
+            return False
         key, equals, value = self.tag.partition("=")
-        return (
-            (self.states is None or job.state in self.states)
-            and self.user in ("", job.spec.user)
-            and self.name in ("", job.spec.name)
-            and (not key or (key in job.spec.tags and (not equals or job.spec.tags[key] == value)))
-        )
+        return not key or (key in job.spec.tags and (not equals or job.spec.tags[key] == value))
 
 
 @router.get("/jobs")

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 from fastapi import Query, Request, Response
 from fastapi.responses import RedirectResponse
@@ -18,7 +19,7 @@ from hcloud.api.context import ApiContext, Context, CurrentCaller
 from hcloud.api.errors import Forbidden
 from hcloud.core.errors import BadInput
 from hcloud.core.units import parse_utc_s
-from hcloud.report import build_report, report_kinds
+from hcloud.report import MONEY_KINDS, REPORT_NAMES, MoneyReport, build_money_reports
 from hcloud.report.grouping import zone_of
 from hcloud.report.table import ReportTable
 from hcloud.web.fleet import fleet_of
@@ -40,66 +41,59 @@ PARTS: Mapping[str, tuple[str, str | None]] = {
 }
 """By part of the page: its heading, and what a row stands for (None: as chosen on the page)."""
 FRESH_S = 60.0
-"""A report is computed again after so long, when somebody looks."""
+"""A report is computed again after so long, when somebody looks; later, if that takes much of the daemon's time."""
+CPU_SHARE_MAX = 0.02
+"""Of a CPU, at most this share goes into reports of one period."""
 REPORTS_KEPT = 64
 TAGS_FROM_JOBS = 200
 _Text = Annotated[str, Query(max_length=100)]
 
 
-class ReportKey(NamedTuple):
-    """Which report it is."""
-
-    name: str
-    by: str
-    period: str
-    zone: str
-    """The time zone of days."""
-
-
 @dataclass(frozen=True, slots=True)
 class KeptReport:
-    """A report, and when it was computed."""
+    """A report, and until when it is shown without being computed again (Unix seconds)."""
 
     made_at: float
+    fresh_until: float
     table: ReportTable
 
 
 class ReportCache:
-    """Keeps reports for a minute: each reads the whole event log, and all who look see the same."""
+    """Keeps reports: they are computed from the whole event log, by one pass for all that a page lacks."""
 
     def __init__(self, context: ApiContext) -> None:
         """Prepare; nothing is read yet."""
         self._context = context
-        self._kept: OrderedDict[ReportKey, KeptReport] = OrderedDict()
-        self._lock = threading.Lock()
-        self._computing: dict[ReportKey, threading.Lock] = {}
+        self._kept: OrderedDict[tuple[str, MoneyReport], KeptReport] = OrderedDict()
+        self._turn = threading.Lock()
 
-    def known(self, key: ReportKey) -> KeptReport | None:
-        """Return a report if it is fresh enough."""
-        with self._lock:
-            found = self._kept.get(key)
-        fresh = found is not None and 0.0 <= self._context.clock.now() - found.made_at < FRESH_S
-        return found if fresh else None
+    def last(self, period: str, report: MoneyReport) -> KeptReport | None:
+        """Return a report as it was computed last, however long ago."""
+        return self._kept.get((period, report))
 
-    def report(self, key: ReportKey) -> KeptReport:
-        """Return a report, computed if it is not fresh. Raises BadInput."""
-        with self._lock:
-            turn = self._computing.setdefault(key, threading.Lock())
-        with turn:
-            found = self.known(key) or self._compute(key)
-        with self._lock:
-            self._computing.pop(key, None)
-            self._kept[key] = found
+    def fresh(self, period: str, asked: Sequence[MoneyReport]) -> list[KeptReport]:
+        """Return reports of a period; those that are not fresh are computed. Raises BadInput."""
+        with self._turn:  # whoever waited here finds what the one before computed
+            missing = [each for each in asked if not self._is_fresh(self.last(period, each))]
+            if missing:
+                self._compute(period, missing)
+            found = [self._kept[period, each] for each in asked]
             while len(self._kept) > REPORTS_KEPT:
                 self._kept.popitem(last=False)
         return found
 
-    def _compute(self, key: ReportKey) -> KeptReport:
-        now, length_s = self._context.clock.now(), PERIODS[key.period][1]
-        events = self._context.store.iter_events(kinds=report_kinds(key.name))
-        since = None if length_s is None else now - length_s
-        table = build_report(key.name, events, now, by=key.by, since=since, zone=key.zone)
-        return KeptReport(now, table)
+    def _is_fresh(self, kept: KeptReport | None) -> bool:
+        return kept is not None and kept.made_at <= self._context.clock.now() < kept.fresh_until
+
+    def _compute(self, period: str, asked: Sequence[MoneyReport]) -> None:
+        now, length_s = self._context.clock.now(), PERIODS[period][1]
+        began_s = time.thread_time()
+        events = self._context.store.iter_events(kinds=MONEY_KINDS)
+        tables = build_money_reports(asked, events, now, since=None if length_s is None else now - length_s)
+        fresh_until = now + max(FRESH_S, (time.thread_time() - began_s) / CPU_SHARE_MAX)
+        for each, table in zip(asked, tables, strict=True):
+            self._kept[period, each] = KeptReport(now, fresh_until, table)
+            self._kept.move_to_end((period, each))
 
 
 def reports_of(request: Request) -> ReportCache:
@@ -112,16 +106,12 @@ def reports_of(request: Request) -> ReportCache:
 def show_money(
     request: Request, context: Context, caller: CurrentCaller, by: _Text = "user", period: _Text = "week"
 ) -> Response:
-    """Show where the money goes. Parts that are not computed yet follow by themselves."""
+    """Show where the money goes: reports as they were computed last, which are replaced once those of now are there."""
     _check(by, period)
     reports = reports_of(request)
-    parts = []
-    for part, (heading, fixed) in PARTS.items():
-        if part == "cost" and by == "day":
-            continue  # the same as the part of days
-        # Days are those of the reader's zone, which the page's script names with the request for the part.
-        known = None if fixed == "day" else reports.known(_key(part, by, period, "UTC"))
-        parts.append({"name": part, "heading": heading, "shown": None if known is None else _shown(part, known)})
+    # Days are those of the reader's zone, which the page's script names when it asks for the reports.
+    asked = {part: each for part, each in _asked(by, "UTC").items() if each.by != "day"}
+    parts = _parts(by, "UTC", {part: reports.last(period, each) for part, each in asked.items()})
     runs, fleet = _runs(request), fleet_of(request)
     return pages_of(request).render(
         request,
@@ -139,28 +129,25 @@ def show_money(
     )
 
 
-@router.get("/money/part/{part}")
-async def show_part(
+@router.get("/money/reports")
+async def show_reports(
     request: Request,
     context: Context,
     caller: CurrentCaller,
-    part: str,
     by: _Text = "user",
     period: _Text = "week",
     zone: _Text = "UTC",
 ) -> Response:
-    """Return a part of the page, computed from the event log; days are of the time ``zone``."""
-    if part not in PARTS:
-        raise BadInput(f"the page has no part {part!r}; it has {', '.join(PARTS)}")
+    """Return the reports of the page, computed from the event log; days are of the time ``zone``."""
     _check(by, period)
     zone_of(zone)
-    key = _key(part, by, period, zone)
-    reports = reports_of(request)
-    kept = reports.known(key)
-    if kept is None:
-        kept = await context.long_work.result(partial(reports.report, key), at_once=caller.is_admin)
-    shown = _shown(part, kept, zone, by_day=key.by == "day")
-    return await run_in_threadpool(partial(pages_of(request).render, request, "_money_part.html", shown=shown))
+    asked = _asked(by, zone)
+    work = partial(reports_of(request).fresh, period, list(asked.values()))
+    found = await context.long_work.result(work, at_once=caller.is_admin)
+    parts = _parts(by, zone, dict(zip(asked, found, strict=True)))
+    words = PERIODS[period][0]
+    render = partial(pages_of(request).render, request, "_money_reports.html", parts=parts, by=by, period_words=words)
+    return await run_in_threadpool(render)
 
 
 def _check(by: str, period: str) -> None:
@@ -170,20 +157,33 @@ def _check(by: str, period: str) -> None:
         raise BadInput(f"cost is not grouped by {by!r}; choose user, tag:KEY, market, day, job, task or pool")
 
 
-def _key(part: str, by: str, period: str, zone: str) -> ReportKey:
-    by = PARTS[part][1] or by
-    return ReportKey("cost" if part == "days" else part, by, period, zone if by == "day" else "UTC")
+def _asked(by: str, zone: str) -> dict[str, MoneyReport]:
+    """Return the reports of a page by its part; cost by day is one of its parts anyway."""
+    found = {}
+    for part, (_, fixed) in PARTS.items():
+        rows = fixed or by
+        if part != "cost" or by != "day":
+            name = part if part in REPORT_NAMES else "cost"
+            found[part] = MoneyReport(name, rows, zone if rows == "day" else "UTC")
+    return found
 
 
-def _shown(part: str, kept: KeptReport, zone: str = "UTC", *, by_day: bool = False) -> dict[str, Any]:
-    return {
-        "part": part,
-        "heading": PARTS[part][0],
-        "table": kept.table,
-        "made_at": kept.made_at,
-        "chart": day_chart(kept.table, zone) if part == "days" else "",
-        "zone": zone if by_day else "",
-    }
+def _parts(by: str, zone: str, found: Mapping[str, KeptReport | None]) -> list[dict[str, Any]]:
+    """Return what the page shows of each of its parts; ``found`` may lack those that are not computed."""
+    parts: list[dict[str, Any]] = []
+    for part, report in _asked(by, zone).items():
+        kept, is_days = found.get(part), report.by == "day"
+        parts.append(
+            {
+                "name": part,
+                "heading": PARTS[part][0],
+                "table": kept.table if kept is not None else None,
+                "made_at": kept.made_at if kept is not None else None,
+                "chart": day_chart(kept.table, zone) if kept is not None and is_days else "",
+                "zone": zone if is_days else "",
+            }
+        )
+    return parts
 
 
 def day_chart(table: ReportTable, zone: str = "UTC") -> str:

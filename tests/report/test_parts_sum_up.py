@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from hcloud.core import pricing
 from hcloud.core.model import Event, EventKind
-from hcloud.report import build_report, fleet
+from hcloud.report import MoneyReport, build_money_reports, build_report, fleet
 from hcloud.report.cost import CostTable
 from hcloud.report.fleet import Stretch
 from hcloud.report.table import ReportTable
@@ -103,6 +103,18 @@ def test_seeded_faults_are_detected(monkeypatch: pytest.MonkeyPatch, fault: str)
         monkeypatch.setattr("hcloud.report.cost.split", lambda shares: (tuple(shares), max(0.0, 1.0 - sum(shares))))
     with pytest.raises(AssertionError):
         check_all_is_charged_once(build_report, max_examples=200, phases=[Phase.generate], print_blob=False)
+
+
+@given(machines, moments)
+@settings(max_examples=20)
+def test_one_pass_makes_the_reports_that_one_pass_each_makes(drawn: list[Any], since: float) -> None:
+    log, _ = history(drawn)
+    about = {"provider": "aws", "commitment_kind": "type", "commitment": "r-a/small", "count": 2, "usd_per_h": 0.5}
+    log.add(EventKind.COMMITMENT, 0.0, unused=2.0, **about)
+    asked = [MoneyReport(name, by) for name in ("cost", "savings", "commitments") for by in ("user", "market", "day")]
+    alone = [build_report(each.name, iter(log.events), NOW, by=each.by, since=since) for each in asked]
+    assert build_money_reports(asked, iter(log.events), NOW, since=since) == alone
+    assert all("unused" not in row[0] for row in alone[3].rows), "savings leave out what no machine used"
 
 
 @given(machines)

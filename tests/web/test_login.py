@@ -8,7 +8,7 @@ def test_strangers_are_led_to_the_login_and_programs_are_not(site: Site) -> None
     stranger = site.stranger()
     page = stranger.get("/jobs")
     assert (page.status_code, page.headers["location"]) == (303, "/login")
-    part = stranger.get("/money/part/cost", headers={"HX-Request": "true"})
+    part = stranger.get("/money/reports", headers={"HX-Request": "true"})
     assert (part.status_code, part.headers["hx-redirect"]) == (401, "/login")
     assert stranger.post("/jobs/job-1/cancel", data={}).status_code == 401
     assert stranger.get("/live?topic=now").headers["location"] == "/login"
@@ -16,7 +16,7 @@ def test_strangers_are_led_to_the_login_and_programs_are_not(site: Site) -> None
 
 
 def test_paths_belong_to_a_page_or_to_the_api(site: Site) -> None:
-    pages = ("/", "/jobs", "/jobs/job-1/log", "/money/part/cost", "/static/style.css", "/live", "/login")
+    pages = ("/", "/jobs", "/jobs/job-1/log", "/money/reports", "/static/style.css", "/live", "/login")
     others = ("/v1/jobs", "/metrics", "/healthz", "/openapi.json", "*", "", "//jobs", "/jobsx", "/v1/../jobs")
     assert [each for each in (*pages, *others) if site.pages.covers(each)] == list(pages)
 

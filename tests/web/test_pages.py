@@ -3,10 +3,12 @@
 import re
 from collections.abc import Iterator
 from html.parser import HTMLParser
+from typing import Any
 
 import pytest
 
-from hcloud.core.model import EventKind
+from hcloud.core.model import Event, EventKind
+from hcloud.store import Store
 from hcloud.web.jobs import PAGE_ROWS
 from tests.api.deployment import READER, ROOT, job
 from tests.web.conftest import Site, serving
@@ -82,17 +84,19 @@ def test_output_is_shown_as_text_and_followed_until_it_is_complete(shown: Site) 
 
 def test_jobs_are_listed_page_by_page(fresh_site: Site) -> None:
     root = fresh_site.peer(ROOT)
-    assert root.post("/v1/jobs", json=[job(f"task-{number}") for number in range(120)]).status_code == 201
-    seen: list[str] = []
-    address = "/jobs"
-    while address:
-        page = root.get(address).text
-        rows = re.findall(r'<th scope="row"><a href="/jobs/(job-\d+)">', page)
-        assert len(rows) <= PAGE_ROWS
-        seen += rows
-        older = re.search(r'rel="next" href="([^"]+)"', page)
-        address = older[1].replace("&amp;", "&") if older else ""
-    assert seen == [f"job-{number}" for number in range(120, 0, -1)]
+    jobs = [job(f"task-{number}", after="first" if number % 7 == 6 else []) for number in range(1, 120)]
+    assert root.post("/v1/jobs", json=[job("first"), *jobs]).status_code == 201
+    for first in ("/jobs", "/jobs?state=waiting"):  # of the database, and of those that have not ended
+        seen: list[str] = []
+        address = first
+        while address:
+            page = root.get(address).text
+            rows = re.findall(r'<th scope="row"><a href="/jobs/(job-\d+)">', page)
+            assert len(rows) <= PAGE_ROWS
+            seen += rows
+            older = re.search(r'rel="next" href="([^"]+)"', page)
+            address = older[1].replace("&amp;", "&") if older else ""
+        assert seen == [f"job-{number}" for number in range(120, 0, -1)], first
 
 
 def test_jobs_are_filtered_by_state_user_name_and_tag(shown: Site) -> None:
@@ -146,30 +150,55 @@ def test_cost_is_shown_by_what_it_was_spent_on(shown: Site) -> None:
         ("day", "2030-"),
     ):
         assert f"by {by.replace('tag:', 'tag ')}" in browser.get(f"/money?by={by}").text
-        assert f"<bdi>{row}" in browser.get(f"/money/part/cost?by={by}").text
-    for part in ("days", "savings", "commitments"):
-        assert "From the event log" in browser.get(f"/money/part/{part}").text
+        reports = browser.get(f"/money/reports?by={by}").text
+        assert f"<bdi>{row}" in reports
+        assert reports.count("From the event log") == (3 if by == "day" else 4)
+
+
+def test_reports_are_computed_by_one_pass_and_shown_again_at_once(
+    fresh_site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site, passes = fresh_site, []
+    iterated = Store.iter_events
+
+    def counted(store: Store, **how: Any) -> Iterator[Event]:
+        passes.append(how)
+        return iterated(store, **how)
+
+    monkeypatch.setattr(Store, "iter_events", counted)
+    browser = site.browser("eve")
+    assert browser.get("/money").text.count("computing") == 4
+    for _ in range(2):
+        browser.get("/money/reports")
+    assert len(passes) == 1
+    browser.get("/money/reports?by=market")  # of which all but one report is known
+    assert len(passes) == 2
+    site.deployment.clock.advance(3600.0)
+    page = browser.get("/money").text
+    assert (page.count("computing"), page.count("From the event log")) == (1, 3)  # days: the script names the zone
+    browser.get("/money/reports")
+    assert len(passes) == 3
 
 
 def test_days_of_cost_are_those_of_the_reader_s_zone(shown: Site) -> None:
     browser = shown.browser("eve")
     assert "computing" in browser.get("/money?by=day").text  # the script names the zone, so no day is in the page
     parts = {
-        zone: browser.get("/money/part/days", params={"zone": zone, "period": "all"}).text
+        zone: browser.get("/money/reports", params={"zone": zone, "period": "all"}).text
         for zone in ("Pacific/Kiritimati", "Pacific/Pago_Pago")
     }
     days = [re.findall(r"<bdi>(\d{4}-\d\d-\d\d)</bdi>", part) for part in parts.values()]
     assert len(days[0]) == len(days[1]) == 1
     assert days[0] > days[1]
     assert all(f"days of {zone}." in part for zone, part in parts.items())
-    assert browser.get("/money/part/days?zone=Mars/Phobos").status_code == 400
+    assert browser.get("/money/reports?zone=Mars/Phobos").status_code == 400
 
 
 def test_wrong_addresses_are_answered_with_a_page(shown: Site) -> None:
     browser = shown.browser("eve")
     for path, status in (
         ("/jobs/job-99", 404), ("/jobs/nonsense", 404), ("/machines/inst-99", 404), ("/applications/none", 404),
-        ("/money?by=colour", 400), ("/money?period=aeon", 400), ("/money/part/none", 400), ("/static/none.css", 404),
+        ("/money?by=colour", 400), ("/money?period=aeon", 400), ("/money/reports?by=x", 400), ("/static/none.css", 404),
         ("/static/..%2Fsite.py", 404), ("/jobs?before=x", 404), ("/live?topic=%3Cb%3E", 400),
         ("/machines/inst-1/none", 404), ("/jobs/job-1/cancel", 405),
         ("/jobs/job-1?rank=1", 404), ("/jobs/job-1?attempt=9", 404), ("/machines/part/neighbours?sort=colour", 400),

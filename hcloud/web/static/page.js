@@ -64,7 +64,7 @@
   });
   // Days of cost are those of the reader's zone.
   document.addEventListener("htmx:configRequest", (event) => {
-    if (event.detail.path.startsWith("/money/part/")) event.detail.parameters.zone = Intl.DateTimeFormat().resolvedOptions().timeZone;
+    if (event.detail.path.startsWith("/money/reports")) event.detail.parameters.zone = Intl.DateTimeFormat().resolvedOptions().timeZone;
   });
   // What changes something that cannot be undone asks first.
   document.addEventListener("submit", (event) => {
