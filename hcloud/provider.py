@@ -7,7 +7,7 @@ token; if its outcome is unknown, it raises OutcomeUnknown or returns ``unknown`
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -575,11 +575,8 @@ class OutputsManifest:
 class OutputsPiece:
     """A piece of the archive of a unit's outputs."""
 
-    content: bytes
-    next_offset: int
-    """Where to continue reading."""
-    end: bool
-    """There is no more."""
+    content: Iterable[bytes]
+    """Its parts, in order, some of which may still come: then iterating raises WorkerUnreachable if they do not."""
     manifest: OutputsManifest | None
     """Of the whole; None: it is not packed yet."""
 

@@ -13,11 +13,14 @@ import grpc
 
 from hcloud.engine.tls import GATEWAY, server_files
 
-CONNECT, OBSERVE, AWAIT, CALL, ADMIT, ARCHIVES = (
-    f"/hcloud.engine.v1.Gateway/{name}" for name in ("Connect", "Observe", "Await", "Call", "Admit", "Archives")
+CONNECT, CONTENT, OBSERVE, AWAIT, CALL, ADMIT, ARCHIVES = (
+    f"/hcloud.engine.v1.Gateway/{name}"
+    for name in ("Connect", "Content", "Observe", "Await", "Call", "Admit", "Archives")
 )
 MESSAGE_BYTES_MAX = 8 << 20
 """Largest message to the gateway, and to an agent; logs and archives flow in pieces of less than that."""
+FRAME_BYTES, CONTENT_BYTES_MAX = 1 << 20, 64 << 20
+"""Content of files flows past the messages as plain bytes: so many in a frame, and in answer to one command."""
 DAEMON_BYTES_MAX = 256 << 20
 """Largest message to the daemon: the changed reports of all agents together."""
 KEEPALIVE_S, KEEPALIVE_TIMEOUT_S = 10.0, 10.0

@@ -19,13 +19,14 @@ import sys
 import time
 import uuid
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import grpc
 import grpc.aio
+from google.protobuf.message import DecodeError
 
 from hcloud import sd_notify
 from hcloud.core.clock import SystemClock
@@ -39,12 +40,15 @@ from hcloud.engine.channel import (
     AWAIT,
     CALL,
     CONNECT,
+    CONTENT,
     LISTENING,
     OBSERVE,
     SERVING_DAEMON,
     host_and_port,
     server_credentials,
 )
+from hcloud.engine.content import ContentStream, content_socket
+from hcloud.engine.content import serve as serve_content
 from hcloud.engine.enrolment import EnrolmentServer
 from hcloud.engine.gateway_process import GatewaySettings
 from hcloud.engine.tls import GATEWAY, Authority, MachineIdentity, issue, server_files
@@ -97,6 +101,9 @@ class AgentStream:
     machine: bytes = b""
     waiting: dict[int, asyncio.Future[Any]] = field(default_factory=dict)
     """By number, the commands that it has not answered."""
+    streamed: dict[int, asyncio.Event] = field(default_factory=dict)
+    """By number those that it may answer with a stream of content, and what is set once nothing more of that is wanted.
+    """
     change: int = 0
     """When its report changed last, as a number of the gateway; 0: no report is complete."""
     unresponsive_at: float = -math.inf
@@ -209,13 +216,38 @@ class Gateway:
                 del self._agents[agent.instance_id]
                 self._note_urgent()
 
-    async def _greeted(self, incoming: AsyncIterator[Any], context: Any) -> AgentStream:
-        """Return an agent with a valid certificate and a right Hello. Raises NotHere."""
+    async def content(self, incoming: AsyncIterator[bytes], context: Any) -> bytes:
+        """Take an agent's answer to one command as a stream of content, for as long as it is read.
+
+        Its first frame is the Answer. Whatever was not asked of that very machine ends the call.
+        """
+        try:
+            identity = self._identity(context)
+            first = pb.Answer.FromString(await asyncio.wait_for(anext(incoming), HELLO_WITHIN_S))
+        except (NotHere, TimeoutError, StopAsyncIteration, DecodeError):
+            self.refused["content"] += 1
+            return b""
+        agent = self._agents.get(identity.instance_id)
+        if agent is None or agent.identity.launch_token != identity.launch_token:
+            return b""
+        ended, answered = agent.streamed.pop(first.number, None), agent.waiting.get(first.number)
+        if ended is not None and answered is not None and not answered.done():
+            agent.seen_at = time.monotonic()
+            answered.set_result(ContentStream(first.document, incoming))
+            await ended.wait()
+        return b""  # perhaps of a command whose time was over
+
+    def _identity(self, context: Any) -> MachineIdentity:
+        """Return which machine this is, by the certificate of its connection. Raises NotHere."""
         certificates = context.auth_context().get("x509_pem_cert", ())
         try:
-            identity = self._admission.identity(certificates[0] if certificates else b"")
+            return self._admission.identity(certificates[0] if certificates else b"")
         except NotAdmitted as refusal:
             raise NotHere(str(refusal), "identity") from refusal
+
+    async def _greeted(self, incoming: AsyncIterator[Any], context: Any) -> AgentStream:
+        """Return an agent with a valid certificate and a right Hello. Raises NotHere."""
+        identity = self._identity(context)
         try:
             first = await asyncio.wait_for(anext(incoming), HELLO_WITHIN_S)
         except (TimeoutError, StopAsyncIteration) as error:
@@ -369,6 +401,24 @@ class Gateway:
             for each in calls:
                 each.cancel()
 
+    async def read(self, request_bytes: bytes) -> AsyncGenerator[bytes, None]:
+        """Pass an agent the one request of a CallRequest; yield the document of its answer, then content by frames."""
+        request = pb.CallRequest.FromString(request_bytes)
+        asked = request.agents[0]
+        agent, body = self._agents.get(asked.instance_id), asked.requests[0]
+        ended = asyncio.Event()
+        try:
+            answer = await self._answer(agent, body, request.timeout_s, request.sign_of_life_s, ended)
+            yield answer.document
+            if isinstance(answer, ContentStream) and agent is not None:
+                async for frame in answer.frames(request.timeout_s, lambda: not agent.has_ended):
+                    agent.seen_at = time.monotonic()
+                    yield frame
+            elif answer.HasField("content"):
+                yield answer.content
+        finally:
+            ended.set()
+
     async def _call_agent(self, asked: Any, call: Any, answers: asyncio.Queue[tuple[str, int, Any]]) -> None:
         """Put an agent's answers into ``answers`` as they come."""
         agent = self._agents.get(asked.instance_id)
@@ -379,8 +429,15 @@ class Gateway:
 
         await asyncio.gather(*map(answer, asked.requests))
 
-    async def _answer(self, agent: AgentStream | None, request: Any, timeout_s: float, sign_of_life_s: float) -> Any:
-        """Return an agent's Answer, or a Body in its place.
+    async def _answer(
+        self,
+        agent: AgentStream | None,
+        request: Any,
+        timeout_s: float,
+        sign_of_life_s: float,
+        ended: asyncio.Event | None = None,
+    ) -> Any:
+        """Return an agent's Answer, or a Body in its place; or a ContentStream, which is read until ``ended``.
 
         What needs a sign of life is passed on only once there is one, else never.
         """
@@ -389,7 +446,7 @@ class Gateway:
         if request.needs_sign_of_life and not await self._responds(agent, sign_of_life_s):
             words = f'{{"unknown": "its worker gave no sign of life within {sign_of_life_s:g} s"}}'
             return pb.Body(document=words.encode(), not_sent=True)
-        return await self._command(agent, request, timeout_s)
+        return await self._command(agent, request, timeout_s, ended)
 
     async def _responds(self, agent: AgentStream, within_s: float) -> bool:
         """Return whether an agent lives: it sent something just now, or answers a ping, which all that ask share."""
@@ -407,7 +464,9 @@ class Gateway:
         self._note_urgent()
         return False
 
-    async def _command(self, agent: AgentStream, request: Any, timeout_s: float) -> Any:
+    async def _command(
+        self, agent: AgentStream, request: Any, timeout_s: float, ended: asyncio.Event | None = None
+    ) -> Any:
         number = next(self._numbers)
         command = pb.Command(
             number=number,
@@ -417,6 +476,8 @@ class Gateway:
             content=request.content if request.HasField("content") else None,
         )
         answered = agent.waiting[number] = asyncio.get_running_loop().create_future()
+        if ended is not None:
+            agent.streamed[number] = ended
         queued = asyncio.ensure_future(agent.commands.put(pb.ToAgent(command=command)))
         try:
             async with asyncio.timeout(timeout_s):
@@ -428,6 +489,7 @@ class Gateway:
         finally:
             queued.cancel()
             agent.waiting.pop(number, None)
+            agent.streamed.pop(number, None)
         return answer
 
 
@@ -466,11 +528,13 @@ async def _serve(settings: GatewaySettings, alive: int | None, ready: int | None
         build(settings.archives)
     gateway = Gateway(admission, settings.archives)
     await gateway.read_archives()
-    servers = [await _serve_agents(gateway, settings), await _serve_daemon(gateway, settings.socket)]
+    server, content = await _serve_daemon(gateway, settings.socket)
+    servers = [await _serve_agents(gateway, settings), server]
     await _serve_enrolment(gateway, admission, settings)
     for server in servers:
         await server.start()
-    settings.socket.chmod(SOCKET_MODE)
+    for path in (settings.socket, content_socket(settings.socket)):
+        path.chmod(SOCKET_MODE)
     print(f"hcloud gateway: listening on {settings.listen}; enrolment on {settings.enrolment_listen}", file=sys.stderr)
     sd_notify.ready()
     if ready is not None:
@@ -482,6 +546,7 @@ async def _serve(settings: GatewaySettings, alive: int | None, ready: int | None
         await gateway.read_archives()
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(ended.wait(), WATCHDOG_S)
+    content.close()
     sd_notify.stopping()
     os._exit(0)  # agents find their streams broken and come back
 
@@ -491,15 +556,19 @@ async def _serve_agents(gateway: Gateway, settings: GatewaySettings) -> Any:
     method = grpc.stream_stream_rpc_method_handler(
         gateway.connect, pb.FromAgent.FromString, pb.ToAgent.SerializeToString
     )
-    server.add_generic_rpc_handlers((_service({CONNECT: method}),))
+    content = grpc.stream_unary_rpc_method_handler(gateway.content, None, None)
+    server.add_generic_rpc_handlers((_service({CONNECT: method, CONTENT: content}),))
     with _listening_on(settings.listen, "engine.listen"):
         if not server.add_secure_port(settings.listen, server_credentials(settings.keys)):
             raise RuntimeError("another process listens there")
     return server
 
 
-async def _serve_daemon(gateway: Gateway, socket: Path) -> Any:
-    """Listen on a Unix socket, closed to all until it has its mode: a process that opens it commands all agents."""
+async def _serve_daemon(gateway: Gateway, path: Path) -> tuple[Any, asyncio.Server]:
+    """Listen on two Unix sockets, closed to all until they have their mode: a process that opens one commands agents.
+
+    Return the server of messages, and that of content.
+    """
     server = grpc.aio.server(options=SERVING_DAEMON)
     calls: dict[str, tuple[Any, Any, Any]] = {
         OBSERVE: (gateway.observe, pb.ObserveRequest, pb.ObserveReply),
@@ -517,15 +586,17 @@ async def _serve_daemon(gateway: Gateway, socket: Path) -> Any:
     server.add_generic_rpc_handlers((_service(methods),))
     before = os.umask(0o177)
     try:
-        socket.unlink(missing_ok=True)
-        with _listening_on(str(socket), "run_dir"):
-            if not server.add_insecure_port(f"unix:{socket}"):
+        path.unlink(missing_ok=True)
+        content_socket(path).unlink(missing_ok=True)
+        with _listening_on(str(path), "run_dir"):
+            if not server.add_insecure_port(f"unix:{path}"):
                 raise RuntimeError("no such socket can be made")
+            content = await serve_content(content_socket(path), gateway.read)
     except OSError as error:
-        raise ConfigError(f"the gateway's socket {socket} cannot be made: {error.strerror}", where="run_dir") from error
+        raise ConfigError(f"the gateway's socket {path} cannot be made: {error.strerror}", where="run_dir") from error
     finally:
         os.umask(before)
-    return server
+    return server, content
 
 
 async def _serve_enrolment(gateway: Gateway, admission: Admission, settings: GatewaySettings) -> None:

@@ -15,6 +15,7 @@ import socket
 import sys
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Set
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,8 @@ from hcloud.engine import gateway_pb2 as pb
 from hcloud.engine import metadata
 from hcloud.engine.bootstrap import Bootstrap, load_bootstrap
 from hcloud.engine.changes import DirectoryWatch
-from hcloud.engine.channel import CONNECT, agent_options
+from hcloud.engine.channel import CONNECT, CONTENT, CONTENT_BYTES_MAX, agent_options
+from hcloud.engine.content import FileRange, send
 from hcloud.engine.cpu_report import read_topology, usable_cpus
 from hcloud.engine.credential import Credential
 from hcloud.engine.gpus import find_gpus
@@ -159,13 +161,13 @@ class LinkHost:
         unit = self._units.get(request["unit"])
         if unit is None:
             return {"absent": request["unit"]}
-        return self._outputs.read(unit, request["offset"], min(request["limit"], CHUNK_MAX))
+        return self._outputs.read(unit, request["offset"], _limit(request))
 
     def _read_listing(self, request: Mapping[str, Any]) -> Answer:
         unit = self._units.get(request["unit"])
         if unit is None:
             return {"absent": request["unit"]}
-        return self._outputs.read_listing(unit, request["offset"], min(request["limit"], CHUNK_MAX))
+        return self._outputs.read_listing(unit, request["offset"], _limit(request))
 
     def _upload(self, request: Mapping[str, Any]) -> Answer:
         unit, name = self._units.get(request["unit"]), os.path.basename(request["list"])
@@ -179,8 +181,7 @@ class LinkHost:
         unit = self._units.get(request["unit"])
         if unit is None:
             return {"absent": request["unit"]}
-        limit = min(request["limit"], CHUNK_MAX)
-        return self._outputs.read_checkpoint(unit, int(request["number"]), request["offset"], limit)
+        return self._outputs.read_checkpoint(unit, int(request["number"]), request["offset"], _limit(request))
 
     async def _exec(self, request: Mapping[str, Any]) -> Answer:
         unit = self._units.get(request["unit"])
@@ -201,12 +202,19 @@ class LinkHost:
         return {"taken": True}
 
 
+def _limit(request: Mapping[str, Any]) -> int:
+    """Return how much content an answer may have: a message holds less than a stream of frames."""
+    return min(int(request["limit"]), CONTENT_BYTES_MAX if request.get("streams") else CHUNK_MAX)
+
+
 class AgentLink:
     """One connection to the gateway: reports changes, answers commands."""
 
-    def __init__(self, stream: Any, host: LinkHost, credential: Credential, *, has_others: bool = False) -> None:
-        """Carry messages over an open stream. ``has_others``: this agent knows other gateways."""
-        self._stream, self._host, self._credential, self._has_others = stream, host, credential, has_others
+    def __init__(self, channel: Any, host: LinkHost, credential: Credential, *, has_others: bool = False) -> None:
+        """Carry messages over a channel. ``has_others``: this agent knows other gateways."""
+        self._stream = channel.stream_stream(CONNECT, pb.FromAgent.SerializeToString, pb.ToAgent.FromString)()
+        self._open_content = channel.stream_unary(CONTENT, None, None)
+        self._host, self._credential, self._has_others = host, credential, has_others
         self._changes = DirectoryWatch(host.units_path)
         self._outgoing: asyncio.Queue[Any] = asyncio.Queue(OUTGOING_MAX)
         self._sent: dict[str, tuple[dict[str, Any], bytes]] = {}
@@ -377,10 +385,22 @@ class AgentLink:
         content = answer.pop("content", None)
         self._changes.wake_unwatched()
         message = pb.FromAgent()
-        message.answer.number, message.answer.document = command.number, _document(answer)
+        message.answer.number = command.number
+        if isinstance(content, FileRange):
+            if request.get("streams"):
+                message.answer.document = _document({**answer, "bytes": content.size_bytes})
+                await self._send(message.answer, content)
+                return
+            content = content.read()
+        message.answer.document = _document(answer)
         if content is not None:
             message.answer.content = content
         await self._outgoing.put(message)
+
+    async def _send(self, answer: Any, content: FileRange) -> None:
+        """Send an answer with its content past the messages; whoever asked asks again for what does not arrive."""
+        with suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError, OSError):
+            await send(self._open_content(), answer.SerializeToString(), content)
 
 
 def _document(value: Mapping[str, Any]) -> bytes:
@@ -455,8 +475,7 @@ async def _connected_once(gateway: str, host: LinkHost, credential: Credential, 
     authority, key, certificate = credential.files()
     credentials = grpc.ssl_channel_credentials(authority, key, certificate)
     async with grpc.aio.secure_channel(gateway, credentials, agent_options()) as channel:
-        connect = channel.stream_stream(CONNECT, pb.FromAgent.SerializeToString, pb.ToAgent.FromString)
-        return await AgentLink(connect(), host, credential, has_others=has_others).run()
+        return await AgentLink(channel, host, credential, has_others=has_others).run()
 
 
 async def run(

@@ -32,6 +32,7 @@ from typing import IO, Any
 
 from hcloud.core.files import EarlyWriteback
 from hcloud.engine import launch
+from hcloud.engine.content import FileRange
 from hcloud.engine.unit import Unit, sync_directory, write_json
 from hcloud.provider import OutputsManifest
 
@@ -60,19 +61,19 @@ class UnitOutputs:
         self._tries: dict[tuple[str, str], int] = {}
 
     def read(self, unit: Unit, offset: int, limit: int) -> dict[str, Any]:
-        """Return a piece of an ended unit's outputs on the wire. Without a manifest it is not packed yet: ask again.
+        """Return a piece of an ended unit's outputs on the wire, its content a FileRange or nothing.
 
-        What is packed so far comes already then, as nothing of the unit runs: packed anew it would be the same.
+        Without a manifest it is not packed yet: ask again. What is packed so far comes already then, as nothing of the
+        unit runs: packed anew it would be the same.
         """
         found = unit.read(f"{OUTPUTS}.json")
         if found is None and unit.ended:
             self._pack(unit, OUTPUTS, 0)
             found = unit.read(f"{OUTPUTS}.json")
         if found is None and (unit.id, OUTPUTS) in self._packing:
-            with suppress(FileNotFoundError), (unit.path / f".{OUTPUTS}.tar").open("rb") as archive:
-                archive.seek(offset)
-                content = archive.read(limit)
-                return {"content": content, "next_offset": offset + len(content), "end": False, "manifest": None}
+            with suppress(FileNotFoundError):
+                packed = FileRange.of(unit.path / f".{OUTPUTS}.tar", offset, limit)
+                return {"content": packed, "next_offset": packed.end, "end": False, "manifest": None}
         return _piece(unit, OUTPUTS, found, offset, limit)
 
     def read_listing(self, unit: Unit, offset: int, limit: int) -> dict[str, Any]:
@@ -154,13 +155,10 @@ class UnitOutputs:
 def _piece(unit: Unit, kind: str, found: dict[str, Any] | None, offset: int, limit: int) -> dict[str, Any]:
     if found is None:
         return {"content": b"", "next_offset": offset, "end": False, "manifest": None}
-    content = b""
-    if found["bytes"]:
-        with (unit.path / f"{kind}.tar").open("rb") as archive:
-            archive.seek(offset)
-            content = archive.read(limit)
-    after = offset + len(content)
-    return {"content": content, "next_offset": after, "end": after >= found["bytes"], "manifest": found}
+    if not found["bytes"]:
+        return {"content": b"", "next_offset": offset, "end": True, "manifest": found}
+    content = FileRange.of(unit.path / f"{kind}.tar", offset, limit)
+    return {"content": content, "next_offset": content.end, "end": content.end >= found["bytes"], "manifest": found}
 
 
 def _write_manifest(unit: Unit, kind: str, manifest: dict[str, Any], number: int) -> None:

@@ -23,11 +23,12 @@ from hcloud.core.model import FailureCause, InstanceId, Resources, UnitId
 from hcloud.engine import gateway_pb2 as pb
 from hcloud.engine.calls import CHUNK_BYTES, Answer, Calls, Command, EngineAway, Numbered, refused, unreadable
 from hcloud.engine.channel import ADMIT, ARCHIVES, AWAIT, CALL, OBSERVE, daemon_options
+from hcloud.engine.content import ask, content_socket
 from hcloud.engine.gang_credential import gang_of, gang_pem, gang_port
 from hcloud.engine.tls import enrolment_secret
 from hcloud.engine.wire import (
     command_result_from_wire,
-    outputs_piece_from_wire,
+    outputs_manifest_from_wire,
     printable_note,
     report_from_wire,
     unit_to_wire,
@@ -64,8 +65,6 @@ ADMIT_AGAIN_SHARE = 0.1
 """The same list of machines is stated again after this share of the time for which a daemon counts as leading."""
 LEAD_S = 3.0
 """So long after its last cycle a daemon still counts as leading, so that its agents stay."""
-OUTPUTS_PIECE_BYTES = 2 << 20
-"""Outputs are asked for in such pieces, several at a time."""
 REQUEST_BYTES_MAX = 4 << 20
 REMEMBER_S = 3600.0
 AGENTS_KEPT_S = 60.0
@@ -94,7 +93,8 @@ class GatewayRunner:
         seconds |= {"sign_of_life_s": SIGN_OF_LIFE_S} | {key: float(str(at)) for key, at in (settings or {}).items()}
         self._wire = _Wire(socket, seconds["sign_of_life_s"])
         self._stirred = threading.Event()
-        self._calls = Calls(self._wire, seconds["call_timeout_s"], seconds["answer_within_s"], self._stirred.set)
+        self._call_timeout_s = seconds["call_timeout_s"]
+        self._calls = Calls(self._wire, self._call_timeout_s, seconds["answer_within_s"], self._stirred.set)
         self._lead_s = seconds["lead_s"]
         self._admitted: Sequence[AdmittedMachine] | None = None
         self._admitted_at = 0.0
@@ -316,25 +316,13 @@ class GatewayRunner:
         return UploadState(sent=sent_files, problem=printable_note(str(answer["problem"])))
 
     def _read_archive(self, request: Answer, instance_id: InstanceId, offset: int, limit: int) -> OutputsPiece:
-        """Read in pieces that are under way together, so that agent, gateway and this process are busy at one time."""
-        commands = [
-            Command(
-                (*request.values(), at),
-                instance_id,
-                {**request, "offset": at, "limit": min(OUTPUTS_PIECE_BYTES, offset + limit - at)},
-            )
-            for at in range(offset, offset + limit, OUTPUTS_PIECE_BYTES)
-        ]
-        answers = self._calls.ask_at_leisure(commands)
-        last = _outputs_piece(instance_id, offset, answers[0])
-        content = [last.content]
-        for command, answer in zip(commands[1:], answers[1:], strict=True):
-            # What came in time counts: the connection may be too slow for all of it.
-            if last.end or last.next_offset != command.request["offset"] or "content" not in answer:
-                break
-            last = _outputs_piece(instance_id, command.request["offset"], answer)
-            content.append(last.content)
-        return replace(last, content=b"".join(content))
+        """Read a part of an archive, which comes while it is read."""
+        command = Command((), instance_id, {**request, "offset": offset, "limit": limit, "streams": True})
+        try:
+            answer, frames = self._wire.read(command, self._call_timeout_s)
+        except EngineAway as away:
+            raise WorkerUnreachable(str(away)) from away
+        return _outputs_piece(instance_id, answer, frames, limit)
 
     def facts(self) -> Mapping[str, str]:
         """Say where the engine is, whether it answers, and with what it was built."""
@@ -448,19 +436,32 @@ def _report_of(document: bytes) -> Answer:
     return {"units": plain["units"], **plain["machine"]}
 
 
-def _outputs_piece(instance_id: InstanceId, offset: int, answer: Answer) -> OutputsPiece:
+def _outputs_piece(instance_id: InstanceId, answer: Answer, frames: Iterator[bytes], limit: int) -> OutputsPiece:
     """Return an answer as a piece. Raises WorkerUnreachable if it is none."""
     if "absent" in answer:
-        return OutputsPiece(content=b"", next_offset=offset, end=True, manifest=OutputsManifest())
+        return OutputsPiece(content=(), manifest=OutputsManifest())
     if "refused" in answer:  # an agent of before
-        return OutputsPiece(content=b"", next_offset=offset, end=True, manifest=OutputsManifest(note=_words(answer)))
-    if "content" not in answer:
+        return OutputsPiece(content=(), manifest=OutputsManifest(note=_words(answer)))
+    if "manifest" not in answer:
         raise WorkerUnreachable(f"{instance_id}: {_words(answer)}")
     try:
-        return outputs_piece_from_wire(answer)
+        manifest, announced = outputs_manifest_from_wire(answer), int(answer.get("bytes", -1))
     except (ValueError, KeyError, TypeError, OverflowError):  # that machine is not what it was
         manifest = OutputsManifest(note="its machine sent something that is no outputs")
-        return OutputsPiece(content=b"", next_offset=offset, end=True, manifest=manifest)
+        return OutputsPiece(content=(), manifest=manifest)
+    return OutputsPiece(content=_as_announced(instance_id, frames, announced, limit), manifest=manifest)
+
+
+def _as_announced(instance_id: InstanceId, frames: Iterator[bytes], announced: int, limit: int) -> Iterator[bytes]:
+    """Yield content of ``announced`` bytes; -1: in one message, of an agent of before. Raises WorkerUnreachable."""
+    came = 0
+    for frame in frames:
+        came += len(frame)
+        if came > limit or came > announced >= 0:
+            raise WorkerUnreachable(f"{instance_id} sends more than it was asked for")
+        yield frame
+    if came < announced:
+        raise WorkerUnreachable(f"{instance_id} sent {came} of {announced} bytes")
 
 
 def _log_command(piece: LogPiece) -> Command:
@@ -622,6 +623,27 @@ class _Wire:
                 yield [(body.number, _answer_of(body)) for agent in reply.agents for body in agent.answers]
         except _LOST as error:
             raise self._away(error) from error
+
+    def read(self, command: Command, timeout_s: float) -> tuple[Answer, Iterator[bytes]]:
+        """Send a command that is answered with content; return the answer, and the content as it comes.
+
+        ``timeout_s``: for the answer, and for each part. Raises EngineAway, and WorkerUnreachable in the iterator.
+        """
+        agent = pb.AgentRequests(instance_id=command.instance_id, requests=[_body(command)])
+        request = pb.CallRequest(timeout_s=timeout_s, sign_of_life_s=self._sign_of_life_s, agents=[agent])
+        within_s = timeout_s + self._sign_of_life_s + SLACK_S
+        frames = ask(content_socket(self._socket), request.SerializeToString(), within_s)
+        try:
+            document = next(frames)
+        except OSError as error:
+            raise self._away(error) from error
+        return _answer_of(pb.Body(document=document)), self._rest(frames)
+
+    def _rest(self, frames: Iterator[bytes]) -> Iterator[bytes]:
+        try:
+            yield from frames
+        except OSError as error:
+            raise WorkerUnreachable(str(self._away(error))) from error
 
     def _away(self, error: Exception) -> EngineAway:
         words = error.details() if isinstance(error, grpc.Call) else str(error)

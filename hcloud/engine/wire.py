@@ -19,7 +19,6 @@ from hcloud.provider import (
     CommandResult,
     ExitRecord,
     OutputsManifest,
-    OutputsPiece,
     UnitReport,
     UnitSample,
     UnitSpec,
@@ -249,8 +248,11 @@ def command_result_from_wire(plain: Mapping[str, Any]) -> CommandResult:
         raise WorkerUnreachable("its machine sent something that is no result of a command") from error
 
 
-def outputs_piece_from_wire(plain: Mapping[str, Any]) -> OutputsPiece:
-    """Return a piece of outputs. Raises ValueError, KeyError or TypeError if a machine sent something else."""
+def outputs_manifest_from_wire(plain: Mapping[str, Any]) -> OutputsManifest | None:
+    """Return what outputs there are; None: they are not packed yet.
+
+    Raises ValueError, KeyError or TypeError if a machine sent something else.
+    """
     described = plain["manifest"]
     manifest = None
     if described is not None:
@@ -260,12 +262,7 @@ def outputs_piece_from_wire(plain: Mapping[str, Any]) -> OutputsPiece:
         manifest = OutputsManifest(
             files=int(described["files"]), bytes=int(described["bytes"]), sha256=sha256, note=note
         )
-    return OutputsPiece(
-        content=bytes(plain["content"]),
-        next_offset=int(plain["next_offset"]),
-        end=bool(plain["end"]),
-        manifest=manifest,
-    )
+    return manifest
 
 
 def printable_note(text: str) -> str:

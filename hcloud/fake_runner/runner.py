@@ -249,9 +249,9 @@ class FakeRunner:
                 raise WorkerUnreachable(f"the worker on {instance_id} does not answer")
             life = self._on[instance_id].get(unit)
             if life is not None and not life.unit.forgotten and not life.ended(self._now):
-                return OutputsPiece(content=b"", next_offset=offset, end=False, manifest=None)
+                return OutputsPiece(content=(), manifest=None)
         note = "" if life is None or life.unit.forgotten else "no program ran, so there are no outputs"
-        return OutputsPiece(content=b"", next_offset=offset, end=True, manifest=OutputsManifest(note=note))
+        return OutputsPiece(content=(), manifest=OutputsManifest(note=note))
 
     def read_checkpoint(
         self, unit: UnitId, instance_id: InstanceId, number: int, offset: int, limit: int
@@ -261,7 +261,7 @@ class FakeRunner:
             if not self._answers(instance_id):
                 raise WorkerUnreachable(f"the worker on {instance_id} does not answer")
         manifest = OutputsManifest(note="no program runs, so there are no checkpoints")
-        return OutputsPiece(content=b"", next_offset=offset, end=True, manifest=manifest)
+        return OutputsPiece(content=(), manifest=manifest)
 
     def execute(self, unit: UnitId, instance_id: InstanceId, command: Sequence[str], timeout_s: float) -> CommandResult:
         """Refuse: no program runs in which there could be another one."""

@@ -10,17 +10,18 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, Self
+from typing import IO, Literal, Self
 
 from hcloud.core.clock import Clock
 from hcloud.core.files import EarlyWriteback
 from hcloud.provider import OutputsManifest, OutputsPiece
 
-PIECE_BYTES = 1 << 20
-"""What a machine is asked for at once: less than it sends at most, so that a shorter piece is known to be the last."""
-AHEAD = 3
-"""Pieces on their way while one is hashed and written; all of them must come within the time limit of one call."""
+PIECE_BYTES = 64 << 20
+"""What a machine is asked for at once; it comes in parts, each of which counts once it is here."""
 HASHED_AT_ONCE_BYTES = 1 << 20
+HASHED_IN_TURN_BYTES = 128 << 10
+"""Less than this is hashed at once; more of it in a thread, while the next part comes and is written."""
+UNHASHED_PARTS_MAX = 4
 
 ReadPiece = Callable[[int, int], OutputsPiece]
 """Offset, limit."""
@@ -56,75 +57,82 @@ class ArchiveReceiver:
 
         Raises WorkerUnreachable, and OSError if it cannot be written: another call goes on from there.
         """
-        never, began_at, digest = threading.Event(), self.clock.now(), hashlib.sha256()
+        never, began_at = threading.Event(), self.clock.now()
         came_at = began_at
-        with part.open("a+b") as file, _PiecesAhead(read) as pieces:
-            writeback = EarlyWriteback(file)
-            file.seek(0)
-            while content := file.read(HASHED_AT_ONCE_BYTES):  # of a daemon before
-                digest.update(content)
+        with part.open("a+b") as file, _HashedFile(file) as hashed:
             while True:
-                piece = pieces.read(file.tell())
-                manifest, now = piece.manifest, self.clock.now()
-                if manifest is None:
-                    # Outputs begin to come while they are packed. What is too much waits for the machine to say so.
-                    content = piece.content if file.tell() + len(piece.content) <= self.max_mib << 20 else b""
-                    digest.update(content)
-                    file.write(content)
-                    writeback.note_size(file.tell())
-                    came_at = now if content else came_at
-                    if now >= came_at + self.packing_s:
-                        return Received(outcome="not_packed")
-                    if not content:
-                        self.clock.wait(never, self.look_s)
-                    continue
-                if not manifest.bytes:
+                before, piece = hashed.size_bytes, read(hashed.size_bytes, PIECE_BYTES)
+                manifest = piece.manifest
+                if manifest is not None and not manifest.bytes:
                     return Received(outcome="nothing", manifest=manifest)
-                if manifest.bytes > self.max_mib << 20:
+                if manifest is not None and manifest.bytes > self.max_mib << 20:
                     return Received(outcome="too_large", manifest=manifest)
-                # What is announced counts, not what comes: the machine may send for ever.
-                content = piece.content[: max(0, manifest.bytes - file.tell())]
-                digest.update(content)
-                file.write(content)
-                writeback.note_size(file.tell())
-                if file.tell() >= manifest.bytes or piece.end or not content:
-                    break
-                if now >= began_at + self.patience_s:
-                    return Received(outcome="too_late", manifest=manifest)
+                # What is announced counts, not what comes: the machine may send for ever. Outputs begin to come while
+                # they are packed; of what is too much, the machine is awaited to say so.
+                is_full = not hashed.take(piece, manifest.bytes if manifest is not None else self.max_mib << 20)
+                is_new, now = hashed.size_bytes > before, self.clock.now()
+                if manifest is not None:
+                    if hashed.size_bytes >= manifest.bytes or not is_new:
+                        break
+                    if now >= began_at + self.patience_s:
+                        return Received(outcome="too_late", manifest=manifest)
+                    continue
+                came_at = now if is_new else came_at
+                if now >= came_at + self.packing_s:
+                    return Received(outcome="not_packed")
+                if is_full or not is_new:
+                    self.clock.wait(never, self.look_s)
             file.flush()
             os.fsync(file.fileno())
-            whole = file.tell() == manifest.bytes and digest.hexdigest() == manifest.sha256
+            whole = hashed.size_bytes == manifest.bytes and hashed.hexdigest() == manifest.sha256
         return Received(outcome="whole" if whole else "damaged", manifest=manifest)
 
 
-class _PiecesAhead:
-    """Reads pieces; while they are read in order and come in full, it asks for the following ones ahead."""
+class _HashedFile:
+    """A growing file and the digest of all that is in it, computed in a thread of its own."""
 
-    def __init__(self, read: ReadPiece) -> None:
-        self._read, self._pool = read, ThreadPoolExecutor(AHEAD, "outputs ahead")
-        self._asked = deque[tuple[int, Future[OutputsPiece]]]()
-        self._expected = -1
-        """Where the piece after the last one begins."""
+    def __init__(self, file: IO[bytes]) -> None:
+        """``file``: open for reading and writing; what is in it is of a daemon before, and hashed first."""
+        self._file, self._digest, self._pool = file, hashlib.sha256(), ThreadPoolExecutor(1, "hashing")
+        self._hashing = deque[Future[None]]()
+        self._writeback = EarlyWriteback(file)
+        self.size_bytes = 0
 
     def __enter__(self) -> Self:
+        self._file.seek(0)
+        while content := self._file.read(HASHED_AT_ONCE_BYTES):
+            self._digest.update(content)
+        self.size_bytes = self._file.tell()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        self._pool.shutdown(cancel_futures=True)
 
-    def read(self, offset: int) -> OutputsPiece:
-        """Return the piece that begins at ``offset``. Raises what reading raises."""
-        if self._asked and self._asked[0][0] == offset:
-            piece = self._asked.popleft()[1].result()
-        else:
-            self._asked.clear()
-            piece = self._read(offset, PIECE_BYTES)
-        is_in_order, self._expected = offset == self._expected, offset + len(piece.content)
-        if not is_in_order or len(piece.content) < PIECE_BYTES:
-            return piece
-        end = piece.manifest.bytes if piece.manifest is not None else offset + PIECE_BYTES * (1 + AHEAD)
-        following = offset + PIECE_BYTES * (1 + len(self._asked))
-        while len(self._asked) < AHEAD and following < end:
-            self._asked.append((following, self._pool.submit(self._read, following, PIECE_BYTES)))
-            following += PIECE_BYTES
-        return piece
+    def take(self, piece: OutputsPiece, most_bytes: int) -> bool:
+        """Add a piece as it comes, until the file has ``most_bytes``; return whether all of it fitted.
+
+        Raises WorkerUnreachable, OSError: what came before was added.
+        """
+        for content in piece.content:
+            fitting = content[: most_bytes - self.size_bytes] if self.size_bytes < most_bytes else b""
+            self._hash(fitting)
+            self._file.write(fitting)
+            self.size_bytes += len(fitting)
+            self._writeback.note_size(self.size_bytes)
+            if len(fitting) < len(content):
+                return False
+        return True
+
+    def _hash(self, content: bytes) -> None:
+        if len(content) < HASHED_IN_TURN_BYTES and not self._hashing:
+            self._digest.update(content)
+            return
+        self._hashing.append(self._pool.submit(self._digest.update, content))
+        if len(self._hashing) > UNHASHED_PARTS_MAX:
+            self._hashing.popleft().result()
+
+    def hexdigest(self) -> str:
+        """Return the digest of the whole file."""
+        while self._hashing:
+            self._hashing.popleft().result()
+        return self._digest.hexdigest()

@@ -137,9 +137,9 @@ def test_an_archive_is_read_in_pieces_also_by_a_link_that_did_not_pack_it(unit: 
     other, content = UnitOutputs(MIB, root=False), b""
     while len(content) < whole["manifest"]["bytes"]:
         piece = other.read(unit, len(content), 1000)
-        content += piece["content"]
+        content += piece["content"].read()
         assert piece["end"] == (len(content) == whole["manifest"]["bytes"])
-    assert content == whole["content"]
+    assert content == whole["content"].read()
 
 
 def test_killed_packing_begins_anew_and_is_given_up_after_some_tries(unit: Unit) -> None:
@@ -241,6 +241,9 @@ def test_a_checkpoint_is_packed_anew_for_each_number(unit: Unit) -> None:
 
     first = packed_for(1)
     file.write_text("second")
-    assert packed_for(1) == first and b"second" not in first["content"]
-    assert b"second" in packed_for(2)["content"]
-    assert packed_for(1) == packed_for(2)  # of what was asked for long ago, the newest is had
+    content = first["content"].read()
+    assert packed_for(1)["content"].read() == content and b"second" not in content
+    assert b"second" in packed_for(2)["content"].read()
+    assert (
+        packed_for(1)["content"].read() == packed_for(2)["content"].read()
+    )  # of what was asked for long ago, the newest is had

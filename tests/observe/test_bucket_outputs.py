@@ -59,7 +59,7 @@ class Site:
         manifest = OutputsManifest(
             files=len(plain), bytes=len(content), sha256=hashlib.sha256(content).hexdigest(), note="left out 'x'"
         )
-        return OutputsPiece(content=content[offset:], next_offset=len(content), end=True, manifest=manifest)
+        return OutputsPiece(content=(content[offset:],), manifest=manifest)
 
     def send_outputs(self, unit: str, instance_id: str, listed: str) -> UploadState:
         if self.is_gone:

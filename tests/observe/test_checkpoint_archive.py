@@ -9,7 +9,6 @@ from hcloud.apply.kept_checkpoints import drop_checkpoints, kept_checkpoint
 from hcloud.core.clock import ManualClock
 from hcloud.core.errors import WorkerUnreachable
 from hcloud.core.model import Checkpoint, Job
-from hcloud.observe.archive_receiver import PIECE_BYTES
 from hcloud.observe.checkpoint_archive import PATIENCE_S, CheckpointArchive
 from hcloud.provider import OutputsManifest, OutputsPiece
 from tests.observe.test_output_archive import manifest_of
@@ -24,12 +23,16 @@ def kept_job(number: int = 1) -> Job:
     return job(number, asks=spec(checkpoint=Checkpoint(path="state", every_s=EVERY_S)))
 
 
+SENT_BYTES = 1 << 20
+"""What a machine here sends at once, however much is asked for."""
+
+
 class Site:
     """An archive of one machine, which answers as told."""
 
     def __init__(self, folder: Path, max_mib: int = 64, max_user_mib: int = 128) -> None:
         self.folder, self.clock, self.noticed, self.over = folder, ManualClock(), False, 0
-        self.content: bytes = b"first" * (PIECE_BYTES // 4)
+        self.content: bytes = b"first" * (SENT_BYTES // 4)
         self.manifest: OutputsManifest | None = None
         self.numbers = list[int]()
         self.dies_after: int | None = None
@@ -46,10 +49,8 @@ class Site:
         self.numbers.append(number)
         if self.dies_after is not None and offset >= self.dies_after:
             raise WorkerUnreachable("gone")
-        content = self.content[offset : offset + limit]
-        manifest = self.manifest or manifest_of(self.content)
-        after = offset + len(content)
-        return OutputsPiece(content=content, next_offset=after, end=after >= len(self.content), manifest=manifest)
+        content = self.content[offset : offset + min(limit, SENT_BYTES)]
+        return OutputsPiece(content=(content,), manifest=self.manifest or manifest_of(self.content))
 
     def copy(self) -> None:
         """Copy what is due, and await it."""
@@ -106,19 +107,19 @@ def empty(site: Site) -> None:
 
 
 def dying(site: Site) -> None:
-    site.dies_after = PIECE_BYTES
+    site.dies_after = SENT_BYTES
 
 
 def stopping_short(site: Site) -> None:
     site.manifest = manifest_of(site.content)
-    site.content = site.content[: PIECE_BYTES + 1]
+    site.content = site.content[: SENT_BYTES + 1]
 
 
 @pytest.mark.parametrize("fault", [damaged, too_large, empty, dying, stopping_short], ids=lambda each: each.__name__)
 def test_what_does_not_come_whole_leaves_the_one_before(site: Site, fault: Callable[[Site], None]) -> None:
     site.clock.advance(EVERY_S)
     site.copy()
-    before, site.content = site.kept(), b"second" * (PIECE_BYTES // 4)
+    before, site.content = site.kept(), b"second" * (SENT_BYTES // 4)
     fault(site)
     site.clock.advance(EVERY_S)
     site.copy()
@@ -154,7 +155,7 @@ def test_the_last_one_is_awaited_and_one_of_a_machine_that_is_gone_is_not(site: 
 def test_a_machine_that_sends_for_ever_is_given_up(site: Site) -> None:
     def trickle(unit: str, instance_id: str, number: int, offset: int, limit: int) -> OutputsPiece:
         site.clock.advance(PATIENCE_S / 4)
-        return OutputsPiece(content=b"x", next_offset=offset + 1, end=False, manifest=manifest_of(site.content))
+        return OutputsPiece(content=(b"x",), manifest=manifest_of(site.content))
 
     site.archive.read = trickle
     site.clock.advance(EVERY_S)

@@ -2,8 +2,7 @@
 
 import hashlib
 import os
-import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +10,7 @@ import pytest
 
 from hcloud.core.clock import ManualClock
 from hcloud.core.errors import WorkerUnreachable
-from hcloud.observe.archive_receiver import AHEAD, PIECE_BYTES, ArchiveReceiver
+from hcloud.observe.archive_receiver import HASHED_IN_TURN_BYTES, UNHASHED_PARTS_MAX, ArchiveReceiver
 from hcloud.observe.output_archive import (
     PATIENCE_S,
     SPOILT_MAX,
@@ -23,7 +22,9 @@ from hcloud.observe.output_archive import (
 from hcloud.provider import OutputsManifest, OutputsPiece
 
 UNIT = "job-1.1.0_19ab"
-CONTENT = bytes(range(256)) * (5 * PIECE_BYTES // 512)
+SENT_BYTES = 1 << 20
+"""What a machine here sends at once, however much is asked for."""
+CONTENT = bytes(range(256)) * (5 * SENT_BYTES // 512)
 
 
 def manifest_of(content: bytes, **changes: object) -> OutputsManifest:
@@ -38,6 +39,7 @@ class Machine:
         self.content, self.manifest = content, manifest_of(content)
         self.asked = list[int]()
         self.unreachable_after: int | None = None
+        self.breaks_after: int | None = None
         self.is_packing = False
         self.packed = 0
 
@@ -47,14 +49,18 @@ class Machine:
         if self.unreachable_after is not None and len(self.asked) > self.unreachable_after:
             raise WorkerUnreachable("gone")
         if self.packed and len(self.asked) < 4:
-            self.packed += PIECE_BYTES // 4
-            piece = self.content[offset : min(self.packed, offset + limit)]
-            return OutputsPiece(content=piece, next_offset=offset + len(piece), end=False, manifest=None)
+            self.packed += SENT_BYTES // 4
+            return OutputsPiece(content=(self.content[offset : min(self.packed, offset + limit)],), manifest=None)
         if self.is_packing:
-            return OutputsPiece(content=b"", next_offset=offset, end=False, manifest=None)
-        piece = self.content[offset : offset + limit]
-        after = offset + len(piece)
-        return OutputsPiece(content=piece, next_offset=after, end=after >= len(self.content), manifest=self.manifest)
+            return OutputsPiece(content=(), manifest=None)
+        return OutputsPiece(content=self._parts(offset, min(limit, SENT_BYTES)), manifest=self.manifest)
+
+    def _parts(self, offset: int, limit: int) -> Iterator[bytes]:
+        """Yield what is asked for in parts; after ``breaks_after`` bytes the connection is lost."""
+        for at in range(offset, offset + limit, SENT_BYTES // 4):
+            if self.breaks_after is not None and at >= self.breaks_after:
+                raise WorkerUnreachable("gone half-way")
+            yield self.content[at : at + SENT_BYTES // 4]
 
 
 class Bench:
@@ -101,14 +107,14 @@ def test_an_archive_arrives_whole_and_its_end_is_told_once(bench: Bench) -> None
 def test_what_is_packed_so_far_comes_already(bench: Bench) -> None:
     bench.machine.packed = 1
     assert bench.collect() and archive_of(bench.archive.folder, UNIT).read_bytes() == CONTENT
-    quarter = PIECE_BYTES // 4
+    quarter = SENT_BYTES // 4
     assert bench.machine.asked[:4] == [0, quarter + 1, 2 * quarter + 1, 3 * quarter + 1]
 
 
 def test_no_more_is_taken_than_allowed_while_it_is_packed(bench: Bench) -> None:
-    bench.archive.max_mib, bench.machine.packed = 1, PIECE_BYTES
+    bench.archive.max_mib, bench.machine.packed = 1, SENT_BYTES
     assert bench.collect() and "max_outputs_mib" in bench.note
-    assert bench.machine.asked[:4] == [0, PIECE_BYTES, PIECE_BYTES, PIECE_BYTES]
+    assert bench.machine.asked[:4] == [0, SENT_BYTES, SENT_BYTES, SENT_BYTES]
 
 
 def test_copying_goes_on_where_a_daemon_died(bench: Bench, tmp_path: Path) -> None:
@@ -116,8 +122,16 @@ def test_copying_goes_on_where_a_daemon_died(bench: Bench, tmp_path: Path) -> No
     assert not bench.collect()
     assert stored_outputs(bench.archive.folder, UNIT) is None
     successor = Bench(tmp_path, Machine())
-    assert successor.collect() and successor.machine.asked == [2 * PIECE_BYTES]
+    assert successor.collect() and successor.machine.asked == [2 * SENT_BYTES]
     assert archive_of(successor.archive.folder, UNIT).read_bytes() == CONTENT
+
+
+def test_what_came_before_a_connection_was_lost_is_not_sent_again(bench: Bench) -> None:
+    bench.machine.breaks_after = 3 * SENT_BYTES // 4
+    assert not bench.collect()
+    bench.machine.breaks_after = None
+    assert bench.collect() and bench.machine.asked[:2] == [0, 3 * SENT_BYTES // 4]
+    assert archive_of(bench.archive.folder, UNIT).read_bytes() == CONTENT
 
 
 def test_a_part_that_a_power_cut_spoilt_is_copied_anew(bench: Bench) -> None:
@@ -203,29 +217,12 @@ def test_outputs_of_jobs_that_a_database_does_not_know_are_set_aside(bench: Benc
         thread.join(60.0)
 
 
-@pytest.mark.parametrize("short_every", [2, 5, 100])
-def test_pieces_that_come_ahead_and_short_ones_give_the_same_bytes(tmp_path: Path, short_every: int) -> None:
-    content = os.urandom(20 * PIECE_BYTES + 7)
-    asked, most_at_once, at_once, lock = list[int](), 0, 0, threading.Lock()
-    together = threading.Barrier(AHEAD)
-
-    def read(offset: int, limit: int) -> OutputsPiece:
-        nonlocal most_at_once, at_once
-        with lock:
-            asked.append(offset)
-            at_once += 1
-            most_at_once = max(most_at_once, at_once)
-            limit = limit // 3 if len(asked) % short_every == 0 else limit
-        if short_every == 100 and offset in (2 * PIECE_BYTES, 3 * PIECE_BYTES, 4 * PIECE_BYTES):
-            together.wait(10.0)  # these three are on their way at one time
-        with lock:
-            at_once -= 1
-        piece = content[offset : offset + limit]
-        after = offset + len(piece)
-        return OutputsPiece(content=piece, next_offset=after, end=after >= len(content), manifest=manifest_of(content))
-
+def test_parts_hashed_in_turn_and_in_a_thread_give_one_digest(tmp_path: Path) -> None:
+    sizes = [1, 2 * HASHED_IN_TURN_BYTES, 7, *[HASHED_IN_TURN_BYTES] * (2 * UNHASHED_PARTS_MAX), 0, 3]
+    parts = [os.urandom(size) for size in sizes]
+    content = b"".join(parts)
     receiver = ArchiveReceiver(clock=ManualClock(0.0), max_mib=64, packing_s=1.0, look_s=0.1)
-    received = receiver.receive(read, tmp_path / "part")
+    received = receiver.receive(
+        lambda offset, limit: OutputsPiece(content=iter(parts), manifest=manifest_of(content)), tmp_path / "part"
+    )
     assert received.outcome == "whole" and (tmp_path / "part").read_bytes() == content
-    assert most_at_once <= AHEAD and max(asked) < len(content)
-    assert short_every < 100 or len(asked) == 21  # each piece once

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import pickle
@@ -11,8 +12,8 @@ import socket
 import ssl
 import stat
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing, suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ import grpc
 import pytest
 
 from hcloud.core.clock import SystemClock
+from hcloud.core.errors import WorkerUnreachable
 from hcloud.core.model import Resources
 from hcloud.engine import gateway_pb2 as pb
 from hcloud.engine.channel import (
@@ -27,12 +29,15 @@ from hcloud.engine.channel import (
     AWAIT,
     CALL,
     CONNECT,
+    CONTENT,
     DAEMON_BYTES_MAX,
+    FRAME_BYTES,
     MESSAGE_BYTES_MAX,
     OBSERVE,
     agent_options,
     host_and_port,
 )
+from hcloud.engine.content import content_socket
 from hcloud.engine.credential import _GatewayConnection
 from hcloud.engine.enrolment import CONNECTIONS_OF_ADDRESS_MAX
 from hcloud.engine.gateway import COMMANDS_MAX, REPORT_BYTES_MAX
@@ -160,8 +165,9 @@ def test_an_agents_certificate_asks_the_gateway_nothing(channel: grpc.Channel, r
     honest_goes_on(runner)
 
 
-def test_the_daemons_socket_is_closed_to_other_users(site: Site) -> None:
-    assert stat.S_IMODE(site.socket.stat().st_mode) & 0o007 == 0
+def test_the_daemons_sockets_are_closed_to_other_users(site: Site) -> None:
+    for path in (site.socket, content_socket(site.socket)):
+        assert stat.S_IMODE(path.stat().st_mode) & 0o007 == 0
 
 
 @pytest.mark.parametrize("name", [GATEWAY, "worker", "client"])
@@ -465,6 +471,101 @@ def test_an_answer_that_makes_no_sense_is_unknown(channel: grpc.Channel, runner:
     assert runner.renew({HOSTILE: 1.0}) == frozenset()
     stream.cancel()
     honest_goes_on(runner)
+
+
+# --------------------------------------------------------------------------------------- content past the messages
+@contextmanager
+def answering(channel: grpc.Channel, answer: Callable[[grpc.Channel, Any], Any]) -> Iterator[None]:
+    """Be connected as an agent that answers each command with what ``answer`` returns; None: nothing."""
+    stream: Any = None
+
+    def messages() -> Iterator[Any]:
+        yield hello()
+        yield report(1, machine=EMPTY)
+        with suppress(grpc.RpcError):
+            for message in stream:
+                said = answer(channel, message.command) if message.WhichOneof("message") == "command" else None
+                if said is not None:
+                    yield pb.FromAgent(answer=said)
+
+    stream = channel.stream_stream(CONNECT, pb.FromAgent.SerializeToString, pb.ToAgent.FromString)(messages())
+    try:
+        yield
+    finally:
+        stream.cancel()
+
+
+ONE_BYTE = {"files": 1, "bytes": 1, "sha256": "0" * 64, "note": ""}
+
+
+def sent_past_messages(channel: grpc.Channel, number: int, announced: int, frames: Iterable[bytes]) -> None:
+    document = json.dumps({"manifest": ONE_BYTE, "bytes": announced}).encode()
+    first = pb.Answer(number=number, document=document).SerializeToString()
+    with suppress(grpc.RpcError):
+        channel.stream_unary(CONTENT)(itertools.chain([first], frames), timeout=PATIENCE_S)
+
+
+FULL = bytes(FRAME_BYTES)
+CONTENTS = {
+    "as announced": (FRAME_BYTES + 1, [FULL, b"x"], FRAME_BYTES + 1),
+    "too little": (2 * FRAME_BYTES, [FULL, b"x"], WorkerUnreachable),
+    "too much": (FRAME_BYTES, [FULL, FULL], WorkerUnreachable),
+    "more than was asked for": (1 << 50, [FULL] * 5, WorkerUnreachable),
+    "a frame larger than any": (1 << 50, [bytes(MESSAGE_BYTES_MAX + 1)], WorkerUnreachable),
+    "frames of nothing, for ever": (9, itertools.repeat(b""), WorkerUnreachable),
+}
+
+
+@pytest.mark.parametrize("name", CONTENTS)
+def test_content_is_what_was_asked_for_and_announced_or_none(
+    channel: grpc.Channel, runner: GatewayRunner, name: str
+) -> None:
+    announced, frames, expected = CONTENTS[name]
+
+    def answer(channel: grpc.Channel, command: Any) -> None:
+        sent_past_messages(channel, command.number, announced, frames)
+
+    with answering(channel, answer):
+        wait_until(lambda: connected(runner, HOSTILE), PATIENCE_S)
+        piece = runner.read_outputs("job-1.1.0", HOSTILE, 0, 4 * FRAME_BYTES)
+        if expected is WorkerUnreachable:
+            with pytest.raises(WorkerUnreachable):
+                list(piece.content)
+        else:
+            assert sum(map(len, piece.content)) == expected
+    honest_goes_on(runner)
+
+
+def test_an_agent_of_before_answers_with_content_in_its_message(channel: grpc.Channel, runner: GatewayRunner) -> None:
+    document = json.dumps({"manifest": ONE_BYTE, "next_offset": 1, "end": True}).encode()
+    with answering(channel, lambda _, command: pb.Answer(number=command.number, document=document, content=b"x")):
+        wait_until(lambda: connected(runner, HOSTILE), PATIENCE_S)
+        assert list(runner.read_outputs("job-1.1.0", HOSTILE, 0, MIB).content) == [b"x"]
+
+
+def test_content_for_another_agents_command_or_for_none_is_not_taken(
+    site: Site, channel: grpc.Channel, runner: GatewayRunner
+) -> None:
+    link = site.machines[HONEST].link()
+    os.kill(link, signal.SIGSTOP)
+    over = threading.Event()
+
+    def forge() -> None:
+        while not over.is_set():  # all while the honest agent's answer is awaited
+            for number in range(1, 100):
+                sent_past_messages(channel, number, 1, [b"x"])
+
+    with answering(channel, lambda *_: None):
+        forging = threading.Thread(target=forge)
+        forging.start()
+        try:
+            with pytest.raises(WorkerUnreachable, match="did not answer within 2 s"):
+                runner.read_outputs("job-1.1.0", HONEST, 0, MIB)
+        finally:
+            over.set()
+            os.kill(link, signal.SIGCONT)
+            forging.join()
+    wait_until(lambda: connected(runner, HONEST), PATIENCE_S)
 
 
 def test_nothing_listens_on_a_machine(site: Site, runner: GatewayRunner) -> None:
