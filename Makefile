@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help demo test chaos lint soak mutants reproduce bench bench-accuracy bench-interference bench-mission bench-knowing bench-phases bench-beside-ray browser clean lock prices setup
+.PHONY: help demo test chaos lint soak mutants reproduce bench bench-accuracy bench-interference bench-mission bench-knowing bench-phases bench-beside-ray bench-paint browser clean lock prices setup
 
 PYTHON := .venv/bin/python
 # The tests start hundreds of programs: without compiled modules each compiles HCloud anew, half a second of its time.
@@ -58,8 +58,11 @@ bench-phases: setup  ## changes of phase of simulated jobs, noticed and mistaken
 bench-beside-ray: setup  ## decisions a second beside Ray's autoscaler, which this installs (350 MB; 3 minutes)
 	@scripts/beside_ray $(ARGS)
 
+bench-paint: setup  ## how soon a browser shows each page with 10,000 jobs and 1,000 machines; installs Chromium (4 minutes)
+	@scripts/browser bench.paint $(ARGS)
+
 browser: setup  ## the pages in a real browser, against a real daemon with real jobs; installs Chromium (ARGS="-k walks")
-	@scripts/browser $(ARGS)
+	@scripts/browser pytest browser_tests $(ARGS)
 
 clean:  ## remove everything these targets made
 	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache .schemathesis

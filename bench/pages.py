@@ -95,7 +95,7 @@ def _cpu_ms(deployment: Deployment, client: TestClient, path: str, *, step_s: fl
 # ------------------------------------------------------------------------------------------------------------- viewers
 def _viewer_rows() -> Iterator[Row]:
     """Measure cycles of a real daemon with a busy fleet: alone, with viewers, and alone again."""
-    with _busy_daemon() as (home, pid):
+    with busy_daemon() as (home, pid):
         before = _window(home, pid)
         with _viewers(home):
             time.sleep(5.0)
@@ -110,7 +110,8 @@ def _viewer_rows() -> Iterator[Row]:
 
 
 @contextmanager
-def _busy_daemon() -> Iterator[tuple[Home, int]]:
+def busy_daemon() -> Iterator[tuple[Home, int]]:
+    """Run a daemon with JOBS jobs and MACHINES machines; return its home and its process."""
     with tempfile.TemporaryDirectory(prefix="hcloud-bench-") as made:
         home = Home(Path(made) / "home")
         home.set_up()
