@@ -81,10 +81,12 @@ def load(page: Page, address: str) -> Paint:
 @contextmanager
 def web_address(home: Home) -> Iterator[str]:
     """Run ``hcloud web``, and return the address that it prints."""
-    environment = {**home.environment, "PYTHONUNBUFFERED": "1"}
-    command = [sys.executable, "-m", "hcloud.cli.main", "web"]
     with subprocess.Popen(
-        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        [sys.executable, "-m", "hcloud.cli.main", "web"],
+        env={**home.environment, "PYTHONUNBUFFERED": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
     ) as process:
         assert process.stdout is not None
         try:

@@ -16,7 +16,7 @@ def test_why_does_job_7_wait(reader: Reader) -> None:
 def test_what_did_team_search_cost_this_week(reader: Reader) -> None:
     reader.click("nav >> text=Money")
     reader.click("a:has-text('by tag team')")
-    reader.until("From the event log", "section[aria-labelledby=h-cost]")
+    reader.until("total", "section[aria-labelledby=h-cost]")
     assert "last 7 days" in reader.text("#h-cost")
     row = reader.text("section[aria-labelledby=h-cost] tbody tr:has-text('search')")
     assert re.search(r"search\s.*\$0\.\d+", row), row

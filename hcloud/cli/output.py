@@ -244,11 +244,14 @@ def price_age(age_s: float) -> str:
 
 
 def usd(value: float | None) -> str:
-    """Return money: two decimals from a dollar on, else four."""
+    """Return money: two decimals from a dollar on, else four; of less than $0.0001 the first two digits."""
     if value is None:
         return ""
     sign, amount = "-" if value < 0 else "", abs(value)
-    return f"{sign}${amount:.2f}" if amount >= 1 or amount == 0 else f"{sign}${amount:.4f}"
+    if amount < 1e-9:  # also what rounding left over
+        return "$0.00"
+    decimals = 2 if amount >= 1 else 4 if amount >= 1e-4 else 1 - math.floor(math.log10(amount))
+    return f"{sign}${amount:.{decimals}f}"
 
 
 def gib(amount: float) -> str:

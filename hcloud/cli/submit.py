@@ -221,7 +221,8 @@ def _show_plan(client: Connection, jobs: Sequence[Mapping[str, Any]], form: str,
     first = max(PLANS_SHOWN, sum(group[0]["action"] == "fail" for group in groups))
     for group in groups[:first]:
         job = group[0]
-        shown.print(f"{printable(_names(group))}: {job['action']}, {printable(job['text'])}")
+        why = job["text"].removeprefix("waiting: ")
+        shown.print(f"{printable(_names(group))}: {job['action']}, {printable(why)}")
         if job.get("asks_for"):  # an older daemon does not say it
             shown.print(f"  {printable(job['asks_for'])}")
         if job["knowing"] is not None:

@@ -82,11 +82,11 @@ class WaitingLine:
         return now + self._ahead_s
 
     def _what_for(self, job: Mapping[str, Any]) -> str:
-        text = printable(job["wait_text"] or job["state"].replace("_", " "))
+        text = printable(job["wait_text"].removeprefix("waiting: ") or job["state"].replace("_", " "))
         others = self._others.get(job["spec"]["target"]["kind"])
         if others is None:
             return f": {text}"
-        return f" (others {span(others['p50_s'])}, 9 in 10 up to {span(others['p90_s'])}): {text}"
+        return f": {text} (others waited {span(others['p50_s'])}, 9 in 10 up to {span(others['p90_s'])})"
 
     def _draw(self, text: str) -> None:
         width = _width()
@@ -96,8 +96,8 @@ class WaitingLine:
 
 
 def _width() -> int:
-    """Return the columns of the terminal."""
-    return os.get_terminal_size(sys.stderr.fileno()).columns
+    """Return the columns of the terminal; 80 of one that does not know its size."""
+    return os.get_terminal_size(sys.stderr.fileno()).columns or 80
 
 
 def _bar(tasks: Mapping[str, int]) -> str:

@@ -103,7 +103,8 @@ def report_figure(name: str, table: ReportTable, performance: ReportTable | None
     tables = [_charges_by_day(table) if name == "focus" else table, *table.further]
     drawn = [(each, _panels_of(name, each)) for each in tables if each.rows]
     if performance is not None and drawn:
-        drawn[0] = (_with_targets(drawn[0][0], performance), [*drawn[0][1], _MET])
+        with_targets = _with_targets(drawn[0][0], performance)
+        drawn[0] = (with_targets, [*drawn[0][1], *([_MET] if _has_values(with_targets, _MET) else [])])
     drawn = [(each, panels) for each, panels in drawn if panels]
     if not drawn:
         raise BadInput(f"{table.title}: there is nothing to draw")
@@ -140,6 +141,7 @@ def _panels_of(name: str, table: ReportTable) -> list[Panel]:
     """Return the panels whose columns the table has; of other reports one for each of its first units."""
     names = {column.name for column in table.columns}
     found = [panel for panel in _PANELS.get(name, ()) if names.issuperset(panel.columns)]
+    found = [panel for panel in found if _has_values(table, panel)]
     if found:
         return found[:1] if name in _ONE_OF else found
     by_unit: dict[str, Panel] = {}
@@ -153,6 +155,12 @@ def _panels_of(name: str, table: ReportTable) -> list[Panel]:
             axis = shown.replace("_", " ")
             by_unit.setdefault(ending, Panel(axis=axis, bars=(column.name,), unit=_UNITS[ending]))
     return list(by_unit.values())[:3]
+
+
+def _has_values(table: ReportTable, panel: Panel) -> bool:
+    """Return whether anything of it would be drawn: no job may have a target, no program a known need."""
+    at = [index for index, column in enumerate(table.columns) if column.name in panel.columns]
+    return any(isinstance(row[index], (int, float)) for row in table.rows for index in at)
 
 
 def _with_targets(table: ReportTable, performance: ReportTable) -> ReportTable:
@@ -190,6 +198,8 @@ def _draw(axes: Axes, panel: Panel, rows: Sequence[Mapping[str, Value]]) -> None
         axes.axvline(panel.limit, color="#777777", linewidth=0.9)
     axes.set_xlabel(f"{panel.axis}, {unit}" if unit else panel.axis)
     axes.margins(x=0.06)
+    axes.use_sticky_edges = False  # parts of no length would keep the longest bar at the edge
+    axes.locator_params(axis="x", nbins=6)
     if panel.limit == 100.0:
         least = min([_number(value) for value in values[panel.columns[0]]], default=0.0)
         axes.set_xlim(0.0 if panel.bars else max(0.0, min(80.0, least - 5.0)), 103.0)
@@ -204,7 +214,9 @@ def _number(value: Value) -> float:
 
 
 _LEGENDS: Final = {"queue_p50_s": "median", "run_p50_s": "median", "queue_p95_s": "95th percentile",
-                   "run_p95_s": "95th percentile", "jobs_usd": "held by jobs", "held_usd": "held by jobs"}  # fmt: skip
+                   "run_p95_s": "95th percentile", "jobs_usd": "held by jobs", "held_usd": "held by jobs",
+                   "cpu_used_pct": "CPU used", "vcpus_held_pct": "vCPUs held", "used_cpu_h": "CPU used",
+                   "held_vcpu_h": "vCPUs held"}  # fmt: skip
 
 
 def _legend(name: str) -> str:

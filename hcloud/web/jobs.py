@@ -261,7 +261,7 @@ def _job_values(context: ApiContext, caller: Caller, job_id: str) -> dict[str, A
         "forecast": _forecast(context, caller, job_id) if own and not ended else None,
         "run_time": _run_time(context, caller, job, events) if own else None,
         "ran_s": _ran_s(job, context.clock.now()) if ended or job.state in JOB_ON_INSTANCE else None,
-        "why_it_waits": job.wait_text.removeprefix("waiting: ") or "accepted; the next plan looks at it",
+        "why_it_waits": job.wait_text or "accepted; the next plan looks at it",
         "application": known_name(job, snapshot) if own else "",
         "speeds": _speeds(job, events, snapshot) if own else [],
         "classified": next((each for each in reversed(events) if each.kind is EventKind.JOB_CLASSIFIED), None),

@@ -34,7 +34,7 @@ from hcloud.web.site import Site, as_markup, is_part, page_router, pages_of
 from hcloud.web.text import visible
 
 router = page_router()
-PAGE_ROWS = 50
+PAGE_ROWS = 25
 EVENTS_SHOWN = 100
 SAMPLES_READ = 2000
 CHART_S = 24 * 3600.0

@@ -145,9 +145,8 @@ async def show_reports(
     work = partial(reports_of(request).fresh, period, list(asked.values()))
     found = await context.long_work.result(work, at_once=caller.is_admin)
     parts = _parts(by, zone, dict(zip(asked, found, strict=True)))
-    words = PERIODS[period][0]
-    render = partial(pages_of(request).render, request, "_money_reports.html", parts=parts, by=by, period_words=words)
-    return await run_in_threadpool(render)
+    values: dict[str, Any] = {"parts": parts, "by": by, "period_words": PERIODS[period][0], "zone": zone}
+    return await run_in_threadpool(partial(pages_of(request).render, request, "_money_reports.html", **values))
 
 
 def _check(by: str, period: str) -> None:
@@ -172,15 +171,14 @@ def _parts(by: str, zone: str, found: Mapping[str, KeptReport | None]) -> list[d
     """Return what the page shows of each of its parts; ``found`` may lack those that are not computed."""
     parts: list[dict[str, Any]] = []
     for part, report in _asked(by, zone).items():
-        kept, is_days = found.get(part), report.by == "day"
+        kept = found.get(part)
         parts.append(
             {
                 "name": part,
                 "heading": PARTS[part][0],
                 "table": kept.table if kept is not None else None,
                 "made_at": kept.made_at if kept is not None else None,
-                "chart": day_chart(kept.table, zone) if kept is not None and is_days else "",
-                "zone": zone if is_days else "",
+                "chart": day_chart(kept.table, zone) if kept is not None and report.by == "day" else "",
             }
         )
     return parts

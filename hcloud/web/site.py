@@ -71,6 +71,7 @@ def _environment(version: str) -> jinja2.Environment:
         text.cell,
         text.visible,
         text.prose,
+        text.reason,
         text.path,
         text.job_link,
         text.state,

@@ -29,6 +29,11 @@ def prose(text: str | None) -> Markup:
     return Markup(_TIME.sub(lambda found: f'<time datetime="{found[0]}">{found[0]}</time>', shown))
 
 
+def reason(text: str | None) -> Markup:
+    """Return why a job waits, where the page says already that it waits."""
+    return prose((text or "").removeprefix("waiting: "))
+
+
 def finalize(value: object) -> object:
     """Return what a template writes for a value: its text made visible, nothing for None."""
     if value is None:

@@ -204,7 +204,11 @@ def test_times_in_an_events_fields_are_told_as_its_own_time_is(quiet: Shell, dep
 
 
 @pytest.mark.parametrize(
-    ("amount", "said"), [(0.0, "$0.00"), (-0.0045, "-$0.0045"), (-2.5, "-$2.50"), (0.25, "$0.2500"), (None, "")]
+    ("amount", "said"),
+    [
+        *((0.0, "$0.00"), (-0.0045, "-$0.0045"), (-2.5, "-$2.50"), (0.25, "$0.2500"), (None, "")),
+        *((0.0001, "$0.0001"), (0.000038, "$0.000038"), (1e-17, "$0.00")),
+    ],
 )
 def test_money_has_its_sign_before_the_dollar(amount: float | None, said: str) -> None:
     assert usd(amount) == said

@@ -19,11 +19,14 @@ class Screen(io.StringIO):
 
 
 class Daemon:
-    """Answers about one array, of which a part has ended."""
+    """Answers about an array, of which a part has ended, and a job that waits."""
 
     def get(self, path: str) -> dict[str, Any]:
         if path == "/v1/status":
-            return {"now": 1000.0, "waits": {}}
+            return {"now": 1000.0, "waits": {"batch": {"p50_s": 3.0, "p90_s": 9.0}}}
+        if path == "/v1/jobs/job-2":
+            about = {"wait_text": "waiting: no local.large available", "spec": {"target": {"kind": "batch"}}}
+            return {"finished_at": None, "attempts_made": 0, "submitted_at": 940.0, "tasks": None, **about}
         tasks = {"total": 8, "waiting": 2, "running": 2, "succeeded": 3, "failed": 1, "cancelled": 0}
         return {"finished_at": None, "attempts_made": 0, "submitted_at": 940.0, "tasks": tasks}
 
@@ -67,3 +70,14 @@ def test_nothing_is_drawn_or_asked_where_output_is_piped(monkeypatch: pytest.Mon
     with working("reading the event log"):
         pass
     assert piped.getvalue() == ""
+
+
+def test_what_a_job_waits_for_is_shown_first_and_then_how_long_others_waited(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = at_screen(monkeypatch)
+    line = WaitingLine(Daemon())  # type: ignore[arg-type]
+    line.refresh("job-2")
+    said = "job-2 waits 1m00s: no local.large available"
+    assert screen.getvalue().endswith(f"{said} (others waited 3s, 9 in 10 up to 9s)")
+    monkeypatch.setattr("hcloud.cli.waiting_line._width", lambda: 50)
+    line.refresh("job-2")
+    assert screen.getvalue().rpartition("\x1b[K")[2] == f"{said} (oth…"

@@ -19,9 +19,10 @@
     return getComputedStyle(document.documentElement).getPropertyValue(name).trim();
   }
 
+  const drawn = new Map();  // charts by their place
+
   function drawChart(place) {
-    if (place.dataset.drawn || typeof uPlot === "undefined") return;
-    place.dataset.drawn = "yes";
+    if (drawn.has(place) || typeof uPlot === "undefined") return;
     const shown = JSON.parse(place.dataset.chart);
     const axis = { stroke: colour("--text"), grid: { stroke: colour("--line") }, ticks: { stroke: colour("--line") } };
     const colours = [colour("--accent"), colour("--hot"), colour("--good"), colour("--quiet")];
@@ -38,9 +39,24 @@
     };
     // Each day is one of the zone that the page names, and drawn as if it were one of UTC.
     if (shown.bars) options.tzDate = (at) => uPlot.tzDate(new Date(at * 1e3), "Etc/UTC");
-    const chart = new uPlot(options, shown.data, place);
-    new ResizeObserver(() => chart.setSize({ width: place.clientWidth, height: 240 })).observe(place);
+    drawn.set(place, new uPlot(options, shown.data, place));
+    widths.observe(place);
   }
+
+  const widths = new ResizeObserver((changes) => {
+    for (const { target } of changes) {
+      if (target.isConnected) drawn.get(target).setSize({ width: target.clientWidth, height: 240 });
+      else { widths.unobserve(target); drawn.delete(target); }
+    }
+  });
+  // A chart has the colours that the page had when it was drawn.
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
+    for (const [place, chart] of [...drawn]) {
+      chart.destroy();
+      drawn.delete(place);
+      if (place.isConnected) drawChart(place);
+    }
+  });
 
   function followOutput(root) {
     for (const each of root.querySelectorAll ? root.querySelectorAll(".log") : []) each.scrollTop = each.scrollHeight;
