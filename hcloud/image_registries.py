@@ -1,7 +1,8 @@
 """Whether a container image is there: asked of its registry when a job is submitted, before anything is rented.
 
-Users name registries, so the daemon asks only over HTTPS at public addresses, and at those of the configuration. What
-cannot be found out (no answer, a registry of a private network) is no problem: the machine will see.
+Users name registries, so the daemon asks only over HTTPS at public addresses, and at those of the configuration. An
+image of a registry that may not be asked is accepted: the machine will see. One whose registry may be asked and gives
+no answer is refused, as a machine would hardly get one either, unless the configuration accepts it.
 """
 
 from __future__ import annotations
@@ -46,8 +47,12 @@ _API_HOSTS: Final = {SHORT_NAMES_IN: "registry-1.docker.io"}
 """Registries whose API has another host."""
 
 
-class _Unknown(Exception):
-    """Nothing can be said of an image."""
+class _NotAsked(Exception):
+    """A registry may not be asked."""
+
+
+class _NoAnswer(Exception):
+    """A registry gives no answer that says whether an image is there; the message is why."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,13 +70,18 @@ class ImageRegistries:
     private: Sequence[str] = ()
     """Addresses (``https://HOST[:PORT]`` or ``http://...``) that are asked although they are not public."""
     is_asked: bool = True
+    accepts_unanswered: bool = False
+    """Whether an image is accepted whose registry gives no answer."""
     answer_within_s: float = ANSWER_WITHIN_S
     _found: dict[tuple[str, str], float] = field(default_factory=dict)
     _turns: threading.BoundedSemaphore = field(default_factory=lambda: threading.BoundedSemaphore(AT_ONCE))
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def check(self, image: str, login: str = "") -> None:
-        """Check that an image is there, for ``login`` (``USER:PASSWORD``) or anybody. Raises BadInput: it is not."""
+        """Check that an image is there, for ``login`` (``USER:PASSWORD``) or anybody.
+
+        Raises BadInput: it is not, or that cannot be found out now.
+        """
         place, now, key = image_place(image), self.clock.now(), (image, login)
         if not self.is_asked or place is None:
             return
@@ -83,8 +93,15 @@ class ImageRegistries:
             return
         try:
             self._ask(place, login)
-        except (_Unknown, OSError, http.client.HTTPException, ValueError, KeyError):
+        except _NotAsked:
             return
+        except (_NoAnswer, OSError, http.client.HTTPException, ValueError, KeyError) as error:
+            if self.accepts_unanswered:
+                return
+            raise BadInput(
+                f"image {place.registry}/{place.repository} cannot be looked for: {_why_unanswered(error, place)}, so "
+                "no machine is rented for it. Check the name, submit again later, or set images.unanswered: accept"
+            ) from error
         finally:
             self._turns.release()
         with self._lock:
@@ -111,7 +128,7 @@ class ImageRegistries:
             with_it = f"the login of {IMAGE_LOGIN}" if login else f"a login (secret {IMAGE_LOGIN}: USER:PASSWORD)"
             raise BadInput(f"{shown} does not exist, or cannot be read {'with' if login else 'without'} {with_it}")
         if answer.status != 200:
-            raise _Unknown
+            raise _NoAnswer(f"its registry answers with status {answer.status}")
 
     def _authorization(self, challenge: str, place: ImagePlace, login: str) -> str:
         """Return the header that a registry asks for, with a token fetched from where it says."""
@@ -134,11 +151,11 @@ class ImageRegistries:
         return known[0] if known else f"https://{_API_HOSTS.get(registry, registry)}"
 
     def _request(self, method: str, origin: str, path: str, headers: Mapping[str, str]) -> _Answer:
-        """Send one request to an address that may be asked. Raises _Unknown: it may not; OSError, HTTPException."""
+        """Send one request to an address that may be asked. Raises _NotAsked: it may not; OSError, HTTPException."""
         at = urlsplit(origin)
         is_private = origin in self.private
         if at.hostname is None or (at.scheme != "https" and not is_private):
-            raise _Unknown
+            raise _NotAsked
         port = at.port or (443 if at.scheme == "https" else 80)
         address = _address(at.hostname, port, any_address=is_private)
         connection = http.client.HTTPConnection(at.hostname, port, timeout=TIMEOUT_S)
@@ -176,9 +193,20 @@ def _closed_after(limit_s: float, connection: socket.socket) -> Iterator[None]:
         timer.cancel()
 
 
+def _why_unanswered(error: Exception, place: ImagePlace) -> str:
+    """Return why a registry's answer is none, without what it sent."""
+    if isinstance(error, _NoAnswer):
+        return str(error)
+    if isinstance(error, socket.gaierror):
+        return f"the name {place.registry} of its registry is not known"
+    if isinstance(error, OSError):
+        return f"its registry {place.registry} gives no answer ({error.strerror or 'in time'})"
+    return f"its registry {place.registry} answers with nonsense"
+
+
 def _address(host: str, port: int, *, any_address: bool) -> str:
-    """Return an address of a host. Raises _Unknown if one of its addresses is not public; OSError."""
+    """Return an address of a host. Raises _NotAsked if one of its addresses is not public; OSError."""
     found = [str(each[4][0]) for each in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)]
     if not any_address and not all(ipaddress.ip_address(each.partition("%")[0]).is_global for each in found):
-        raise _Unknown
+        raise _NotAsked
     return found[0]

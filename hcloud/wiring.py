@@ -298,7 +298,9 @@ def _observer(
 
 def image_registries(config: Config, clock: Clock) -> ImageRegistries:
     """Return what asks registries for images."""
-    return ImageRegistries(clock, config.images.private_registries, config.images.ask_registries)
+    images = config.images
+    accepts = images.unanswered == "accept"
+    return ImageRegistries(clock, images.private_registries, images.ask_registries, accepts_unanswered=accepts)
 
 
 def bucket_access(config: Config, clock: Clock) -> BucketAccess:

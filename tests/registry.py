@@ -23,6 +23,8 @@ class FakeRegistry:
     login: str = ""
     """``USER:PASSWORD`` that may read; empty: anybody may."""
     asked: list[str] = field(default_factory=list)
+    is_down: bool = False
+    """Whether it has no answers."""
     address: str = ""
     """``HOST:PORT``."""
 
@@ -55,6 +57,9 @@ class _RegistryHandler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         self.registry.asked.append(f"{self.command} {self.path}")
+        if self.registry.is_down:
+            self.answer(503)
+            return
         given = self.headers.get("Authorization", "")
         if self.path.startswith("/token"):
             basic = "Basic " + base64.b64encode(self.registry.login.encode()).decode()

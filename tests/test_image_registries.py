@@ -1,4 +1,4 @@
-"""Whether an image is there is known before anything is rented; what cannot be known is no problem."""
+"""Whether an image is there is known before anything is rented."""
 
 import json
 import socket
@@ -69,8 +69,25 @@ def test_a_token_is_fetched_from_no_private_address_either(registry: FakeRegistr
         assert inner.asked == []
 
 
-def test_a_registry_that_does_not_answer_keeps_no_job_away(registry: FakeRegistry) -> None:
-    ImageRegistries(ManualClock(0.0), ("http://127.0.0.1:9",)).check("127.0.0.1:9/team/tool:1")
+@pytest.mark.parametrize(
+    ("registry", "why"),
+    [
+        ("127.0.0.1:9", r"its registry 127\.0\.0\.1:9 gives no answer \(Connection refused\)"),
+        ("registry.invalid", r"the name registry\.invalid of its registry is not known"),
+        ("the fake one", "its registry answers with status 503"),
+    ],
+)
+def test_an_image_whose_registry_gives_no_answer_is_refused_unless_that_is_accepted(
+    tmp_path: Path, registry: str, why: str
+) -> None:
+    with FakeRegistry({}, is_down=True).serve() as down:
+        name = down.address if " " in registry else registry
+        asked = ImageRegistries(ManualClock(0.0), (f"http://{name}",))
+        with pytest.raises(BadInput, match=f"^image {name}/team/tool cannot be looked for: {why}, so no machine"):
+            asked.check(f"{name}/team/tool:1")
+        asked.accepts_unanswered = True
+        asked.check(f"{name}/team/tool:1")
+        assert not asked.has_found(f"{name}/team/tool:1")
 
 
 def test_a_registry_that_answers_byte_by_byte_is_not_waited_for() -> None:
@@ -91,7 +108,9 @@ def test_a_registry_that_answers_byte_by_byte_is_not_waited_for() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         threading.Thread(target=drip, args=(listener,), daemon=True).start()
         address = f"127.0.0.1:{listener.getsockname()[1]}"
-        ImageRegistries(ManualClock(0.0), (f"http://{address}",), answer_within_s=0.2).check(f"{address}/team/tool:1")
+        ImageRegistries(ManualClock(0.0), (f"http://{address}",), answer_within_s=0.2, accepts_unanswered=True).check(
+            f"{address}/team/tool:1"
+        )
         assert is_cut.wait(60)
 
 

@@ -365,6 +365,8 @@ class ImagesSettings:
 
     ask_registries: bool = True
     """false: a missing image shows only on the machine."""
+    unanswered: Literal["refuse", "accept"] = "refuse"
+    """Jobs whose image's registry gives no answer now. accept: where only the machines reach registries."""
     private_registries: tuple[Url, ...] = ()
     """Registries at addresses that are not public, or without TLS, to ask too: https://HOST:PORT or http://HOST:PORT."""
 
