@@ -307,7 +307,7 @@ def _cost(job: Job, events: Sequence[Event], known: Mapping[InstanceId, Instance
             parts.append(f"{percent(share)} of {instance.id} at {price(instance.offer.price_usd_per_h)}")
     if parts:
         text = f"cost {usd(total)} ({', '.join(dict.fromkeys(parts))})"
-        yield TimelineStep(at=at, code="cost", text=text, numbers={"cost_usd": round(total, 6), "units": len(parts)})
+        yield TimelineStep(at=at, code="cost", text=text, numbers={"cost_usd": round(total, 9), "units": len(parts)})
 
 
 def _periods_held(

@@ -193,6 +193,7 @@ def _common(provider: str, since: float, until: float, usd_per_h: float, hours: 
     return {
         "BilledCost": cost,
         "BillingAccountId": provider,
+        "BillingAccountName": provider,
         "BillingCurrency": "USD",
         "BillingPeriodStart": f"{month:%Y-%m-%d}T00:00:00Z",
         "BillingPeriodEnd": f"{following:%Y-%m-%d}T00:00:00Z",

@@ -40,6 +40,8 @@ SAMPLES_READ = 2000
 CHART_S = 24 * 3600.0
 HEAT_SHOWN = 2000
 LOSSES_SHOWN = 20
+UNKNOWN_SHOWN = 4
+"""Of the jobs of whose losses nothing is known, which would fill the page of a fleet without profiles."""
 LOSSES_KEPT = 64
 LOSSES_FRESH_S = 30.0
 _Order = Callable[[MachineUse], tuple[float | str, ...]]
@@ -135,8 +137,11 @@ async def show_neighbours(
 
     def made() -> Response:
         losses = cache.losses((sort, market, page), lambda: _chosen(fleet_of(request), sort, market, page)[1])
-        shown, count = losses[:LOSSES_SHOWN], len(losses)
-        return pages_of(request).render(request, "_neighbours.html", losses=shown, all=count)
+        known = [each for each in losses if each.expected is not None or each.measured is not None]
+        unknown = [each for each in losses if each.expected is None and each.measured is None]
+        shown = [*known[:LOSSES_SHOWN], *unknown[:UNKNOWN_SHOWN]]
+        values = {"known": len(known), "known_shown": LOSSES_SHOWN, "unknown": len(unknown)}
+        return pages_of(request).render(request, "_neighbours.html", losses=shown, **values)
 
     response: Response = await context.long_work.result(made, at_once=caller.is_admin)
     return response
