@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import islice
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Response
@@ -26,7 +27,6 @@ from hcloud.store import Store, Submission
 
 router = APIRouter(prefix="/v1", tags=["jobs"], route_class=JsonRoute)
 TASKS_SHOWN = 1000
-_ROWS_MOST = 200_000
 _WAITING = frozenset(JobState) - JOB_ENDED - JOB_ON_INSTANCE
 
 
@@ -136,20 +136,15 @@ def _in_states(
     store: Store, array: Job, positions: Sequence[int], states: Collection[JobState] | None, limit: int
 ) -> list[Job]:
     """Return the first ``limit`` of the tasks at ``positions`` that are in one of ``states`` (None: in any)."""
-    found: list[Job] = []
-    for position, state in _states(store, array, positions):
-        if states is None or state in states:
-            found.append(store.job(_task_id(array, position)))
-        if len(found) >= limit:
-            break
-    return found
+    wanted = (at for at, state in _states(store, array, positions) if states is None or state in states)
+    return store.tasks_at(array, list(islice(wanted, limit)))
 
 
 def _states(store: Store, array: Job, positions: Sequence[int]) -> Iterator[tuple[int, JobState]]:
     """Yield positions, each with the state of its task."""
     record = array.task_record
     assert record is not None
-    rows = {task.task_position: task.state for task in store.tasks(array.id, limit=_ROWS_MOST)}
+    rows = store.task_states(array.id)
     for each in positions:
         ended = record.state_of(each)
         yield each, JobState(ended) if ended is not None else rows.get(each, JobState.QUEUED)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from sqlalchemy import ColumnElement, Select, exists, func, select
@@ -19,7 +20,7 @@ from hcloud.core.model import (
     Resources,
 )
 from hcloud.core.rows import replace_fields
-from hcloud.core.task_runs import ends_of_text
+from hcloud.core.task_runs import TaskEnds, ends_of_text
 from hcloud.store import schema
 from hcloud.store.documents import job_number
 from hcloud.store.live import ENDED_STATES
@@ -72,6 +73,11 @@ def tasks_of(array_id: JobId, states: Collection[JobState] | None, limit: int) -
     return query.order_by(schema.job.c.number).limit(limit)
 
 
+def states_of(array_id: JobId) -> Select[Any]:
+    """Return the query of number and state of the tasks of an array that have a row."""
+    return select(schema.job.c.number, schema.job.c.state).where(schema.job.c.array_number == job_number(array_id))
+
+
 def counts_of(numbers: Collection[int] | None) -> Select[Any]:
     """Return the query of how many tasks with a row are in each state, by array; None: of all arrays."""
     array, state = schema.job.c.array_number, schema.job.c.state
@@ -87,21 +93,38 @@ def of_kept_array(log_number: ColumnElement[Any], is_kept: ColumnElement[bool]) 
     return exists().where(spans & array.c.number.in_(kept))
 
 
+class RunEnd(NamedTuple):
+    """How tasks ended in a unit with others."""
+
+    instance_id: str | None
+    ends: TaskEnds
+
+
+def ends_in_runs(events: Iterable[Event], positions: Sequence[int]) -> dict[int, RunEnd]:
+    """Return how tasks ended, by position, as events TASKS_ENDED of their array say.
+
+    ``positions``: those that are asked for, ascending. A task ends once, so the first event that names it counts.
+    """
+    found = dict[int, RunEnd]()
+    for event in events:
+        given = event.fields.get("ended")
+        for each in map(ends_of_text, map(str, given if isinstance(given, list | tuple) else ())):
+            for position in positions[bisect_left(positions, each.first) : bisect_right(positions, each.last)]:
+                found.setdefault(position, RunEnd(event.instance_id, each))
+    return found
+
+
 def task_without_row(
-    number: int, array: Job, events: Sequence[Event], runs: Callable[[], Sequence[Event]] = tuple
-) -> Job | None:
+    position: int, array: Job, events: Sequence[Event], runs: Callable[[], Mapping[int, RunEnd]] = dict
+) -> Job:
     """Return a task of ``array`` that has no row, from the array's record and the task's ``events``.
 
-    ``runs``: events TASKS_ENDED of the array, which are asked for where the task has none of its own.
-
-    None: the array has no task of that number.
+    ``runs``: how tasks ended in units with others, by position; asked for where the task has no events of its own.
     """
     tasks, record = array.spec.tasks, array.task_record
-    position = number - job_number(array.id) - 1
-    if tasks is None or record is None or not 0 <= position < len(tasks):
-        return None
+    assert tasks is not None and record is not None
     task = Job(
-        id=f"job-{number}",
+        id=f"job-{job_number(array.id) + 1 + position}",
         spec=array.spec,
         state=JobState.QUEUED,
         submitted_at=array.submitted_at,
@@ -111,9 +134,9 @@ def task_without_row(
     )
     ended = record.state_of(position)
     if ended is not None and not events:
-        found = _of_run(task, position, runs())
+        found = runs().get(position)
         if found is not None:
-            return replace_fields(found, state=JobState(ended))
+            return replace_fields(_of_run(task, found), state=JobState(ended))
     if ended is not None:
         return _restored(replace_fields(task, state=JobState(ended), cancelled_by=array.cancelled_by), events)
     if record.is_made(position):
@@ -124,22 +147,16 @@ def task_without_row(
     return replace_fields(task, queued_at=array.queued_at, wait_code=UNMADE, wait_text=text)
 
 
-def _of_run(task: Job, position: int, runs: Sequence[Event]) -> Job | None:
-    """Return a task that ended in a unit with others, as an event of its array says."""
-    for event in runs:
-        given = event.fields.get("ended")
-        for each in map(ends_of_text, map(str, given if isinstance(given, list | tuple) else ())):
-            if each.first <= position <= each.last:
-                held = Allocation(
-                    rank=0, instance_id=event.instance_id or "", resources=task.spec.resources,
-                    started_at=each.started_at, ended_at=each.ended_at, exit_code=each.exit_code, cause=each.cause,
-                )  # fmt: skip
-                attempt = Attempt(id=f"{task.id}.1", number=1, placed_at=each.started_at, allocations=(held,))
-                outcome = f"succeeded in {each.ended_at - each.started_at:.2f} s" if each.count == 1 else "succeeded"
-                return replace_fields(
-                    task, attempt=attempt, attempts_made=1, finished_at=each.ended_at, outcome=outcome
-                )
-    return None
+def _of_run(task: Job, run: RunEnd) -> Job:
+    """Return a task that ended in a unit with others."""
+    ends = run.ends
+    held = Allocation(
+        rank=0, instance_id=run.instance_id or "", resources=task.spec.resources,
+        started_at=ends.started_at, ended_at=ends.ended_at, exit_code=ends.exit_code, cause=ends.cause,
+    )  # fmt: skip
+    attempt = Attempt(id=f"{task.id}.1", number=1, placed_at=ends.started_at, allocations=(held,))
+    outcome = f"succeeded in {ends.ended_at - ends.started_at:.2f} s" if ends.count == 1 else "succeeded"
+    return replace_fields(task, attempt=attempt, attempts_made=1, finished_at=ends.ended_at, outcome=outcome)
 
 
 def _restored(task: Job, events: Sequence[Event]) -> Job:

@@ -59,7 +59,7 @@ class EventFilter:
     before_seq: int | None = None
     since: float | None = None
     until: float | None = None
-    job_number: int | None = None
+    job_numbers: frozenset[int] | None = None
     instance_number: int | None = None
     kinds: frozenset[str] | None = None
 
@@ -70,7 +70,7 @@ class EventFilter:
             and (self.before_seq is None or row.seq < self.before_seq)
             and (self.since is None or row.at >= self.since)
             and (self.until is None or row.at < self.until)
-            and self.job_number in (None, row.job_number)
+            and (self.job_numbers is None or row.job_number in self.job_numbers)
             and self.instance_number in (None, row.instance_number)
             and (self.kinds is None or row.kind in self.kinds)
         )
@@ -82,27 +82,33 @@ class EventFilter:
             *_given(_log.seq.__lt__, self.before_seq),
             *_given(_log.at.__ge__, self.since),
             *_given(_log.at.__lt__, self.until),
-            *_given(_log.job_number.__eq__, self.job_number),
+            *_given(_log.job_number.in_, None if self.job_numbers is None else sorted(self.job_numbers)),
             *_given(_log.instance_number.__eq__, self.instance_number),
             *_given(_log.kind.in_, None if self.kinds is None else sorted(self.kinds)),
         )
 
     def fold_query(self) -> Select[Any]:
         """Return the query of the folds that may have events that are asked for, in no order, without their content."""
-        columns = (_fold.first_seq, _fold.last_seq, _fold.kinds, _fold.instances, _fold.sample_count)
+        columns = (
+            _fold.first_seq, _fold.last_seq, _fold.kinds, _fold.instances, _fold.sample_count,
+            _fold.first_job, _fold.last_job,
+        )  # fmt: skip
+        numbers = self.job_numbers
         return select(*columns).where(
             *_given(_fold.last_seq.__gt__, self.after_seq),
             *_given(_fold.first_seq.__lt__, self.before_seq),
             *_given(_fold.last_at.__ge__, self.since),
             *_given(_fold.first_at.__lt__, self.until),
-            *_given(_fold.last_job.__ge__, self.job_number),
-            *_given(_fold.first_job.__le__, self.job_number),
+            *_given(_fold.last_job.__ge__, min(numbers, default=0) if numbers is not None else None),
+            *_given(_fold.first_job.__le__, max(numbers, default=0) if numbers is not None else None),
         )
 
     def may_take_of(self, fold: Row[Any]) -> bool:
-        """Return whether a fold may have events that are asked for, by its kinds and instances."""
-        return (self.kinds is None or not self.kinds.isdisjoint(json.loads(fold.kinds))) and (
-            self.instance_number is None or self.instance_number in json.loads(fold.instances)
+        """Return whether a fold may have events that are asked for, by its kinds, instances and jobs."""
+        return (
+            (self.kinds is None or not self.kinds.isdisjoint(json.loads(fold.kinds)))
+            and (self.instance_number is None or self.instance_number in json.loads(fold.instances))
+            and (self.job_numbers is None or any(fold.first_job <= each <= fold.last_job for each in self.job_numbers))
         )
 
 

@@ -37,7 +37,7 @@ from hcloud.core.model import (
 from hcloud.core.rows import RowJournal, replace_fields
 from hcloud.core.schedules import Schedule, ScheduleId
 from hcloud.planner.snapshot import Directive, DirectiveScope, OfferBackoff, RefusedQuota
-from hcloud.store.array_rows import EVENTS_OF_A_TASK, EndedTask, task_without_row
+from hcloud.store.array_rows import EVENTS_OF_A_TASK, EndedTask, RunEnd, ends_in_runs, task_without_row
 from hcloud.store.chain import PRUNED, AuditHead
 from hcloud.store.documents import (
     backoff_key,
@@ -645,14 +645,25 @@ class MemoryStore(Store):
             array = self._array_of(number) if number not in self.all_jobs else None
             if array is not None:
                 events = [each for each in self.log if each.job_id == job_id and each.kind in EVENTS_OF_A_TASK]
-                if (task := task_without_row(number, array, events, partial(self._runs_of, array.id))) is not None:
-                    return task
+                position = number - job_number(array.id) - 1
+                return task_without_row(position, array, events, partial(self._runs_of, array.id, position))
             return _row(self.all_jobs, number, job_id)
         except NotFound as error:
             raise NotFound(f"{error}; {self._nearest(job_id)}") from error
 
-    def _runs_of(self, array_id: JobId) -> list[Event]:
-        return [each for each in self.log if each.job_id == array_id and each.kind is EventKind.TASKS_ENDED]
+    def tasks_at(self, array: Job, positions: Sequence[int]) -> list[Job]:
+        """See :meth:`Store.tasks_at`."""
+        first = job_number(array.id) + 1
+        return [self.job(f"job-{first + each}") for each in positions]
+
+    def task_states(self, array_id: JobId) -> Mapping[int, JobState]:
+        """See :meth:`Store.task_states`."""
+        first = job_number(array_id) + 1
+        return {n - first: self.all_jobs[n].state for n in self.task_rows.get(array_id, ())}
+
+    def _runs_of(self, array_id: JobId, position: int) -> dict[int, RunEnd]:
+        events = (each for each in self.log if each.job_id == array_id and each.kind is EventKind.TASKS_ENDED)
+        return ends_in_runs(events, [position])
 
     def _array_of(self, number: int) -> Job | None:
         arrays = ((at, job) for at, job in self.all_jobs.items() if job.is_array and job.spec.tasks is not None)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Select, Table, bindparam, delete, func, insert, select, tuple_, update
@@ -32,9 +33,12 @@ from hcloud.store.array_rows import (
     EVENTS_OF_A_TASK,
     JOBS,
     EndedTask,
+    RunEnd,
     array_of,
     counts_of,
     ended_tasks,
+    ends_in_runs,
+    states_of,
     task_without_row,
     tasks_of,
 )
@@ -87,7 +91,7 @@ _EVENT_COUNT = select(schema.head.c.events)
 BUSY_TIMEOUT_S = 5.0
 """How long a write waits for other writers."""
 _STREAM_CHUNK = 2000
-_RUNS_MOST = 100_000
+_EVENTS_MOST = 100_000
 _KEYS_PER_QUERY = 500
 
 
@@ -347,10 +351,12 @@ class Store:
                 row = connection.execute(JOBS.where(schema.job.c.number == job_number(job_id))).first()
             except NotFound as error:
                 raise NotFound(f"{error}; {_nearest_job(connection, job_id)}") from error
-            found = _loaded(row) if row is not None else _task_without_row(connection, job_number(job_id), self._folds)
-            if found is None:
+            if row is not None:
+                return _loaded(row)
+            row = connection.execute(array_of(job_number(job_id))).first()
+            if row is None:
                 raise NotFound(f"there is no {job_id}; {_nearest_job(connection, job_id)}")
-            return found
+            return _tasks_at(connection, _loaded(row), [job_number(job_id) - row.number - 1], self._folds)[0]
 
     # -------------------------------------------------------------------------------------------------------- schedules
     def schedules(self, *, user: str | None = None) -> tuple[Schedule, ...]:
@@ -382,6 +388,18 @@ class Store:
         """Return the tasks of an array that have a row, in one of ``states``, by number; at most ``limit``."""
         with self._database.reading() as connection:
             return tuple(_loaded(row) for row in connection.execute(tasks_of(array_id, states, limit)))
+
+    def tasks_at(self, array: Job, positions: Sequence[int]) -> list[Job]:
+        """Return the tasks of an array at ascending positions, whether they have a row or not, all read at once."""
+        with self._database.reading() as connection:
+            return _tasks_at(connection, array, positions, self._folds)
+
+    def task_states(self, array_id: JobId) -> Mapping[int, JobState]:
+        """Return the states of the tasks of an array that have a row, by position."""
+        with self._database.reading() as connection:
+            rows = connection.execute(states_of(array_id)).all()
+        first = job_number(array_id) + 1
+        return {row.number - first: JobState(row.state) for row in rows}
 
     def task_counts(self, array_ids: Collection[JobId]) -> Mapping[JobId, Mapping[JobState, int]]:
         """Return how many tasks with a row are in each state, by array."""
@@ -516,7 +534,7 @@ class Store:
             before_seq=before_seq,
             since=since,
             until=until,
-            job_number=None if job_id is None else job_number(job_id),
+            job_numbers=None if job_id is None else frozenset({job_number(job_id)}),
             instance_number=None if instance_id is None else instance_number(instance_id),
             kinds=_names(kinds),
         )
@@ -628,19 +646,28 @@ def _loaded(row: Any) -> Job:
     return load_job(row.number, row.revision, row.document, load_spec(row.spec))
 
 
-def _task_without_row(connection: Connection, number: int, folds: FoldCache) -> Job | None:
-    row = connection.execute(array_of(number)).first()
-    if row is None:
-        return None
-    wanted = EventFilter(job_number=number, kinds=_names(EVENTS_OF_A_TASK))
-    rows = read_events(connection, wanted, folds, limit=_STREAM_CHUNK)
+def _tasks_at(connection: Connection, array: Job, positions: Sequence[int], folds: FoldCache) -> list[Job]:
+    first = job_number(array.id) + 1
+    numbers = [first + each for each in positions]
+    rows = {row.number: _loaded(row) for row in connection.execute(JOBS.where(schema.job.c.number.in_(numbers)))}
+    absent = frozenset(numbers) - rows.keys()
+    events = defaultdict[int, list[Event]](list)
+    if absent:
+        wanted = EventFilter(job_numbers=absent, kinds=_names(EVENTS_OF_A_TASK))
+        for row in read_events(connection, wanted, folds, limit=_EVENTS_MOST):
+            events[row.job_number].append(load_event(row))
 
-    def runs() -> list[Event]:
-        """Return what is recorded of units with many tasks of the array."""
-        of_array = EventFilter(job_number=row.number, kinds=_names((EventKind.TASKS_ENDED,)))
-        return [load_event(each) for each in read_events(connection, of_array, folds, limit=_RUNS_MOST)]
+    @cache
+    def runs() -> dict[int, RunEnd]:
+        """Return how those tasks ended that were in units with others."""
+        of_array = EventFilter(job_numbers=frozenset({first - 1}), kinds=_names((EventKind.TASKS_ENDED,)))
+        found = read_events(connection, of_array, folds, limit=_EVENTS_MOST)
+        return ends_in_runs(map(load_event, found), positions)
 
-    return task_without_row(number, _loaded(row), [load_event(each) for each in rows], runs)
+    return [
+        rows[number] if number in rows else task_without_row(number - first, array, events[number], runs)
+        for number in numbers
+    ]
 
 
 def _names(kinds: Collection[EventKind] | None) -> frozenset[str] | None:

@@ -78,6 +78,7 @@ def test_a_task_that_fails_in_a_run_fails_alone_and_is_tried_again_alone(site: D
     fine = site.scene.store.job("job-5")
     assert fine.state is JobState.SUCCEEDED and fine.attempt is not None
     assert fine.attempt.allocations[0].started_at is not None
+    assert site.scene.store.tasks_at(site.job(), [3, 4]) == [fine, task]
 
 
 def test_a_lost_machine_loses_only_the_task_that_ran(site: Deployment) -> None:

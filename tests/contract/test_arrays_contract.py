@@ -117,6 +117,10 @@ def test_recorded_tasks_have_no_row_and_are_restored_from_their_events(store: St
     assert (restored.state, restored.outcome, restored.finished_at) == (JobState.FAILED, "it failed", NOW + 5)
     assert (restored.attempts_made, restored.array, restored.spec) == (1, "job-1", array.spec)
     assert [each.id for each in store.live().jobs] == ["job-4"]
+    page = store.tasks_at(store.job("job-1"), [0, 2, 3])
+    assert page == [store.job(each) for each in ("job-2", "job-4", "job-5")]
+    assert [each.outcome for each in page] == ["it failed", "", ""]
+    assert store.task_states("job-1") == {2: JobState.QUEUED}
 
 
 def test_a_task_that_is_not_made_waits_for_its_turn(store: Store) -> None:
