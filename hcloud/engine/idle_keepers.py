@@ -1,12 +1,14 @@
 """Keepers whose unit has ended, and that keep further ones: a process that is forked anew costs much more.
 
 A keeper keeps one unit at a time, so that its death ends no other. Worker and keeper share a socket. The keeper writes
-a byte when it is idle; the worker sends it a unit, with the descriptor of the unit's lock, or closes the socket.
+a byte when its unit has begun, if that runs for long, and one when it is idle; the worker sends it a unit, with the
+descriptor of the unit's lock, or closes the socket.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import os
 import selectors
 import socket
@@ -26,7 +28,7 @@ KEPT_IDLE_S = 10.0
 IDLE_MAX = 64
 SEND_TIMEOUT_S = 1.0
 """A keeper that does not take a unit in this time is given up."""
-_IDLE = b"i"
+_IDLE, _BEGUN = b"i", b"b"
 _LENGTH_BYTES = 8
 
 
@@ -47,46 +49,55 @@ class IdleKeepers:
 
     def __init__(self, selector: selectors.BaseSelector) -> None:
         self._selector = selector
-        self._busy: dict[socket.socket, Unit] = {}
-        """What each keeps."""
+        self._busy: dict[socket.socket, tuple[Unit, float]] = {}
+        """What each keeps, and since when (monotonic seconds; long ago if that has begun)."""
         self._idle: dict[socket.socket, float] = {}
         """Since when each is idle (monotonic seconds), the longest first."""
 
     def add(self, ours: socket.socket, unit: Unit) -> None:
         """Take the socket of a new keeper, which keeps ``unit``."""
         ours.settimeout(SEND_TIMEOUT_S)
-        self._busy[ours] = unit
+        self._busy[ours] = unit, time.monotonic()
         self._selector.register(ours, selectors.EVENT_READ, self)
 
     def take(self, ours: socket.socket) -> Unit | None:
-        """Read what a keeper says: that it is idle, or that it has ended; return the unit that it kept."""
+        """Read what a keeper says: its unit has begun, it is idle, or it has ended; return the unit that it kept."""
         if ours not in self._busy and ours not in self._idle:
             return None  # dropped just now
-        kept = self._busy.pop(ours, None)
         try:
-            is_idle = ours.recv(1) == _IDLE
+            said = ours.recv(1)
         except OSError:
-            is_idle = False
-        if not is_idle or len(self._idle) >= IDLE_MAX:
+            said = b""
+        if said == _BEGUN and ours in self._busy:
+            self._busy[ours] = self._busy[ours][0], -math.inf
+            return None
+        kept, _ = self._busy.pop(ours, (None, 0.0))
+        if said != _IDLE or len(self._idle) >= IDLE_MAX:
             self._drop(ours)
         else:
             self._idle[ours] = time.monotonic()
         return kept
 
-    def give(self, unit: Unit, lock: int, spec: Mapping[str, Any], uid: int, prepared: PreparedRoot | None) -> bool:
+    def starting(self, within_s: float) -> int:
+        """Return how many keepers got their unit at most so many seconds ago, which has not begun."""
+        since = time.monotonic() - within_s
+        return sum(at > since for _, at in self._busy.values())
+
+    def give(self, given: GivenUnit, spec: Mapping[str, Any]) -> bool:
         """Give a unit to an idle keeper; return whether one took it. ``spec`` is the unit's on the wire."""
+        prepared = given.prepared
         root = [str(prepared.path), prepared.mounted] if prepared is not None else None
-        plain = json.dumps({"path": str(unit.path), "spec": spec, "uid": uid, "prepared": root}).encode()
+        plain = json.dumps({"path": str(given.unit.path), "spec": spec, "uid": given.uid, "prepared": root}).encode()
         message = len(plain).to_bytes(_LENGTH_BYTES, "big") + plain
         while self._idle:
             ours, _ = self._idle.popitem()  # the one whose memory is warmest
             try:
-                sent = socket.send_fds(ours, [message], [lock])
+                sent = socket.send_fds(ours, [message], [given.lock])
                 ours.sendall(message[sent:])
             except OSError:  # it was killed, or does not read: without a whole message it ends
                 self._drop(ours)
                 continue
-            self._busy[ours] = unit
+            self._busy[ours] = given.unit, time.monotonic()
             return True
         return False
 
@@ -101,6 +112,12 @@ class IdleKeepers:
         self._idle.pop(ours, None)
         self._selector.unregister(ours)
         ours.close()
+
+
+def say_begun(worker: socket.socket) -> None:
+    """Say that the unit has begun, so that others may."""
+    with suppress(OSError):  # the worker is gone
+        worker.sendall(_BEGUN)
 
 
 def next_unit(worker: socket.socket) -> GivenUnit | None:

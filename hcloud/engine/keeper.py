@@ -17,7 +17,7 @@ import time
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +32,7 @@ from hcloud.engine.archive import EXPANSION_MAX, unpack
 from hcloud.engine.bootstrap import Bootstrap
 from hcloud.engine.cpu_report import pin_each, usable_cpus
 from hcloud.engine.gpus import devices_of, driver_environment, driver_files, gpu_environment
-from hcloud.engine.idle_keepers import GivenUnit, next_unit
+from hcloud.engine.idle_keepers import GivenUnit, next_unit, say_begun
 from hcloud.engine.images import image_environment, mount_image, unmount_image
 from hcloud.engine.launch import Entrance, RunningCommand
 from hcloud.engine.limits import Bounds, group_for, kill_each, limit_process
@@ -42,7 +42,7 @@ from hcloud.engine.sampling import Sampler
 from hcloud.engine.sandbox import Cell, Isolation, prepare_cell
 from hcloud.engine.task_sequence import TASK_LAUNCHER, TaskSequence, woken_by_signals
 from hcloud.engine.task_workdir import TaskWorkdir, empty, open_folders
-from hcloud.engine.unit import CHECKPOINT_ASKED, RESTORE, STOP_SIGNAL, WORKDIR, Unit, sync_directory
+from hcloud.engine.unit import CHECKPOINT_ASKED, RESTORE, STOP_SIGNAL, WORKDIR, Unit
 from hcloud.engine.usage import descendants
 from hcloud.engine.wire import INPUTS
 from hcloud.provider import ExitRecord, UnitSpec
@@ -52,6 +52,9 @@ LOG = "keepers.log"
 """Standard streams of all keepers of a worker, in its state directory: faults of their own."""
 WATCH_S = 0.5
 KILL_S = 5.0
+SANDBOX_ENDS_S = 0.1
+BEGUN_S = 0.2
+"""A unit that is not over so long after its keeper took it has begun."""
 FULL_DISK_BYTES = MIB
 UNPACKING_BYTES = 512 * MIB
 """Memory that unpacking and fetching may take: a header of an archive may claim any size."""
@@ -70,9 +73,13 @@ class Keeper:
         profile: Profile | None = None,
         clock: Clock | None = None,
         prepared: PreparedRoot | None = None,
+        say_begun: Callable[[], None] = lambda: None,
     ) -> None:
+        """``say_begun`` is called, once, if the unit is not over soon: others may begin then."""
         self._unit, self._spec, self._uid, self._profile = unit, spec, uid, profile
-        self._prepared = prepared
+        self._prepared, self._say_begun = prepared, say_begun
+        self._begun_at: float | None = None
+        """When to say that it has begun (monotonic seconds)."""
         self._bootstrap, self._isolation, self._clock = bootstrap, isolation, clock or SystemClock()
         self._group = group_for(isolation.cgroup, unit.id)
         # The hooks of a unit that is measured are those of its copies.
@@ -99,6 +106,8 @@ class Keeper:
     def run(self) -> None:
         """Set up, run, clean up, record."""
         exit_code: int | None = None
+        self._begun_at = time.monotonic() + (0.0 if self._begins_slowly else BEGUN_S)
+        self._say_if_begun()
         try:
             exit_code = self._run_all(self._prepare())
         except InputsFailed as failed:
@@ -124,6 +133,18 @@ class Keeper:
         """Whether this process is as it was before, and may keep another unit."""
         spec = self._spec
         return self._is_clear and spec.profile is None and spec.image is None and spec.metrics is None
+
+    @property
+    def _begins_slowly(self) -> bool:
+        """Whether it may take long before its command starts, or runs many."""
+        spec = self._spec
+        slow = (spec.image, spec.inputs, spec.setup, spec.profile, spec.tasks)
+        return any(each is not None for each in slow) or (self._unit.path / WORKDIR).exists()
+
+    def _say_if_begun(self) -> None:
+        if self._begun_at is not None and time.monotonic() >= self._begun_at:
+            self._begun_at = None
+            self._say_begun()
 
     def _prepare(self) -> Cell:
         root = self._unit.path / "root"
@@ -272,7 +293,6 @@ class Keeper:
 
     def _run_all(self, cell: Cell) -> int | None:
         """Run the setup, then the command; return the exit code of what ran last."""
-        sync_directory(self._unit.path.parent)  # nothing of the job runs before its fence is on the disk
         if self._spec.setup is not None and not self._stop_asked():
             code = self._run(cell, ("/bin/sh", "-c", self._spec.setup))
             if code != 0 or self._cause is not None or self._stopping:
@@ -422,7 +442,18 @@ class Keeper:
                 running.take(ready)
                 self._reap()
                 self._hold_bounds(running)
+                self._say_if_begun()
+            self._wait_for_sandbox(reader)
         self._clear_up(running)
+
+    def _wait_for_sandbox(self, wake: int) -> None:
+        """Wait until the rest of a sandbox, whose outermost process has ended, has ended too: to look at it and to kill
+        it would cost more."""
+        deadline = time.monotonic() + SANDBOX_ENDS_S
+        while self._isolation.bwrap and _has_children() and (left_s := deadline - time.monotonic()) > 0:
+            if select.select([wake], [], [], left_s)[0]:
+                os.read(wake, 4096)
+            self._reap()
 
     def _clear_up(self, running: RunningCommand | Measurement) -> None:
         self._sampler.finish()
@@ -433,7 +464,7 @@ class Keeper:
 
     def _patience(self) -> float:
         now = time.monotonic()
-        times = [each for each in (self._deadline, self._kill_at) if each is not None]
+        times = [each for each in (self._deadline, self._kill_at, self._begun_at) if each is not None]
         return max(0.0, min([now + WATCH_S, *times]) - now)
 
     def _reap(self) -> None:
@@ -569,17 +600,13 @@ def _gang_launcher() -> str:
 
 
 def keep(
-    unit: Unit,
-    lock: int,
-    spec: UnitSpec,
-    uid: int,
+    first: GivenUnit,
     bootstrap: Bootstrap,
     isolation: Isolation,
     profile: Profile | None = None,
-    prepared: PreparedRoot | None = None,
     worker: socket.socket | None = None,
 ) -> None:
-    """Be the unit's keeper: called in a child of the supervisor, ends the process.
+    """Be the keeper of a unit, whose fence is on the disk: called in a child of the supervisor, ends the process.
 
     ``worker``: over it come further units, one after the other, until the worker closes it.
     """
@@ -587,12 +614,16 @@ def keep(
     try:
         os.setsid()
         gc.freeze()  # a collection would copy what is shared with the supervisor
-        launch.close_inherited(lock, *([worker.fileno()] if worker is not None else []))
-        _settle(unit.path.parent.parent / LOG)
-        given: GivenUnit | None = GivenUnit(unit, lock, spec, uid, prepared)
+        launch.close_inherited(first.lock, *([worker.fileno()] if worker is not None else []))
+        _settle(first.unit.path.parent.parent / LOG)
+        given: GivenUnit | None = first
         while given is not None:
             os.write(given.lock, b'{"pid":%d}' % os.getpid())
-            keeper = Keeper(given.unit, given.spec, given.uid, bootstrap, isolation, profile, prepared=given.prepared)
+            begun = partial(say_begun, worker) if worker is not None else lambda: None
+            keeper = Keeper(
+                given.unit, given.spec, given.uid, bootstrap, isolation, profile,
+                prepared=given.prepared, say_begun=begun,
+            )  # fmt: skip
             keeper.run()
             os.close(given.lock)  # from now on it is not kept
             given = next_unit(worker) if worker is not None and keeper.left_nothing else None

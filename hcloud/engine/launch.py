@@ -64,7 +64,8 @@ class RunningCommand:
         ``entrance``: the same limits for a start without that copy of this process, where there is a sandbox.
         ``is_launcher``: the command starts others, as it is sent with :meth:`command`.
         """
-        pipes = [os.pipe() for _ in range(3)]
+        is_direct = entrance is not None and not is_launcher and cell.needs_no_shell(command, environment)
+        pipes = [os.pipe() for _ in range(2 if is_direct else 3)]
         commands, results = (os.pipe(), os.pipe()) if is_launcher else ((-1, -1), (-1, -1))
         theirs = [commands[0], results[1]] if is_launcher else []
         writers = [writer for _, writer in pipes]
@@ -73,14 +74,17 @@ class RunningCommand:
         plain, script = split_environment(environment)
         # A shell outside of the sandbox must read no variable of the job.
         is_plain = all(name == "PATH" or name.startswith("HCLOUD_") for name in plain)
-        if entrance is not None and cell.isolation.bwrap and is_plain:
-            self.pid = _spawn(cell, command, plain, script, entrance, writers, theirs)
+        if entrance is not None and is_direct:
+            self.pid = _spawn(cell.wrap(command, is_direct=True), environment, entrance, writers, _held(cell, None))
+        elif entrance is not None and cell.isolation.bwrap and is_plain:
+            self.pid = _spawn(cell.wrap(command), plain, entrance, writers, _held(cell, script, theirs), theirs)
         else:
             self.pid = _fork(cell, command, plain, script, bound, writers, theirs)
         for handle in (*writers, *theirs):
             os.close(handle)
         self._commands, self.results = commands[1], results[0]
-        (out, _), (err, _), (self._launch_fd, _) = pipes
+        out, err = pipes[0][0], pipes[1][0]
+        self._launch_fd = -1 if is_direct else pipes[2][0]
         self._files = OutputFile(log, "stdout", log_bytes), OutputFile(log, "stderr", log_bytes)
         self._outputs = dict(zip((out, err), self._files, strict=True))
         self.lost_output = False
@@ -189,39 +193,42 @@ def _prctl(option: int, value: int) -> None:
         raise OSError(ctypes.get_errno(), "prctl")
 
 
-def _inherited(cell: Cell, script: bytes, writers: Sequence[int], of_launcher: Sequence[int]) -> list[int]:
-    """Return what the command is to find as descriptors 1, 2 and so on."""
-    filters = [syscall_filter() or b""] if cell.isolation.bwrap and cell.isolation.filters_calls else []
-    filters += [b""] if of_launcher and not filters else []
-    return [*writers, *map(held_in_memory, [script, *filters]), *of_launcher]
+def _held(cell: Cell, script: bytes | None, of_launcher: Sequence[int] = ()) -> list[int]:
+    """Return files in memory: the script that sets the command's environment, if it gets one, and the filter of system
+    calls."""
+    files = [script] if script is not None else []
+    files += [syscall_filter() or b""] if cell.isolation.bwrap and cell.isolation.filters_calls else []
+    files += [b""] if of_launcher and len(files) == 1 else []
+    return [held_in_memory(each) for each in files]
 
 
 def _spawn(
-    cell: Cell,
-    command: Sequence[str],
-    plain: Mapping[str, str],
-    script: bytes,
+    arguments: list[str],
+    environment: Mapping[str, str],
     entrance: Entrance,
     writers: list[int],
-    of_launcher: list[int],
+    held: list[int],
+    of_launcher: Sequence[int] = (),
 ) -> int:
-    """Start through a shell that takes on the bounds: no memory is copied for it, as a fork does."""
+    """Start through a shell that takes on the bounds: no memory is copied for it, as a fork does.
+
+    All descriptors together become 1, 2 and so on; ``held`` are closed here.
+    """
     # The sandbox dies with its parent as soon as it has begun. What a keeper killed before that leaves is in its
     # unit's group, or finds that gone and ends.
     file_blocks = _at_most(resource.RLIMIT_FSIZE, entrance.file_mib << 20) // 512
-    enter = ["sh", "-c", ENTRANCE, "sh", str(file_blocks), *entrance.groups, "--", *cell.wrap(command)]
-    others = _inherited(cell, script, writers, of_launcher)
+    enter = ["sh", "-c", ENTRANCE, "sh", str(file_blocks), *entrance.groups, "--", *arguments]
     # Above all numbers that they are to get, so that none is overwritten before it is copied.
-    sources = [fcntl.fcntl(each, fcntl.F_DUPFD_CLOEXEC, ABOVE_STANDARD) for each in others]
+    sources = [fcntl.fcntl(each, fcntl.F_DUPFD_CLOEXEC, ABOVE_STANDARD) for each in (*writers, *held, *of_launcher)]
     try:
         moves = [(os.POSIX_SPAWN_DUP2, source, number) for number, source in enumerate(sources, start=1)]
         null = (os.POSIX_SPAWN_OPEN, 0, "/dev/null", os.O_RDONLY, 0)
         ignored = [number for number in _CATCHABLE if signal.getsignal(number) == signal.SIG_IGN]
         return os.posix_spawn(
-            "/bin/sh", enter, plain, file_actions=[null, *moves], setsid=True, setsigmask=[], setsigdef=ignored
+            "/bin/sh", enter, environment, file_actions=[null, *moves], setsid=True, setsigmask=[], setsigdef=ignored
         )
     finally:
-        for handle in (*sources, *others[len(writers) : len(others) - len(of_launcher)]):
+        for handle in (*sources, *held):
             os.close(handle)
 
 
@@ -246,7 +253,7 @@ def _fork(
         return pid
     try:
         os.setsid()
-        _take_descriptors(_inherited(cell, script, writers, of_launcher))
+        _take_descriptors([*writers, *_held(cell, script, of_launcher), *of_launcher])
         die_with_parent()
         if os.getppid() == parent:
             bound()

@@ -193,15 +193,17 @@ class CgroupV1:
 
     def kill(self, reap: Callable[[], None]) -> bool:
         """Kill everything in it, calling ``reap`` to collect dead children; return whether it is empty now."""
-        # Frozen processes cannot fork, so one round of KILL reaches all; it takes effect when they are thawed.
         return _until_empty(self, self._kill_round, reap)
 
-    def _kill_round(self) -> None:
-        if "freezer" in self._paths:
-            self._write("freezer", "freezer.state", "FROZEN")
+    def _kill_round(self, left: set[int], *, is_first: bool) -> None:
+        # Frozen processes cannot fork, so one round of KILL reaches all; it takes effect when they are thawed. Mostly
+        # there is only a sandbox that ends anyway, and to freeze costs the whole machine something.
+        if is_first or "freezer" not in self._paths:
+            kill_each(left)
+            return
+        self._write("freezer", "freezer.state", "FROZEN")
         kill_each(self.processes())
-        if "freezer" in self._paths:
-            self._write("freezer", "freezer.state", "THAWED")
+        self._write("freezer", "freezer.state", "THAWED")
 
     def remove(self) -> bool:
         """Remove the (empty) group and those inside it; return whether they are gone."""
@@ -297,11 +299,11 @@ class CgroupV2:
         """Kill everything in it, calling ``reap`` to collect dead children; return whether it is empty now."""
         return _until_empty(self, self._kill_round, reap)
 
-    def _kill_round(self) -> None:
+    def _kill_round(self, left: set[int], *, is_first: bool) -> None:
         try:
             (self._path / "cgroup.kill").write_text("1")
         except OSError:  # before Linux 5.14
-            kill_each(self.processes())
+            kill_each(left)
 
     def remove(self) -> bool:
         """Remove the (empty) group and those inside it; return whether they are gone."""
@@ -441,12 +443,17 @@ def kill_each(pids: Iterable[int]) -> None:
             continue
 
 
-def _until_empty(group: Cgroup, kill_round: Callable[[], None], reap: Callable[[], None]) -> bool:
-    deadline = time.monotonic() + KILL_DEADLINE_S
-    while group.processes():
+class _KillRound(Protocol):
+    def __call__(self, left: set[int], *, is_first: bool) -> None: ...
+
+
+def _until_empty(group: Cgroup, kill_round: _KillRound, reap: Callable[[], None]) -> bool:
+    deadline, is_first = time.monotonic() + KILL_DEADLINE_S, True
+    while left := group.processes():
         if time.monotonic() > deadline:
             return False
-        kill_round()
+        kill_round(left, is_first=is_first)
+        is_first = False
         reap()
         time.sleep(0.002)
     return True
@@ -519,6 +526,9 @@ def _below(path: str) -> list[str]:
 
 
 def _remove_tree(path: str) -> bool:
+    with contextlib.suppress(OSError):  # mostly there is nothing inside
+        os.rmdir(path)
+        return True
     gone = [_remove_directory(each) for each in (*_below(path), path)]
     return all(gone)
 

@@ -70,7 +70,7 @@ class Sampler:
         self._is_read_often = spec.metrics is not None and spec.metrics.every_s <= SAMPLE_S
         self._read_at = 0.0
         self._first_sample = self._next_sample = time.monotonic() + FIRST_SAMPLE_S
-        self._next_count = 0.0
+        self._next_count = self._first_sample
         self.ended = EndedProcesses()
         self.oom_kills = 0
         self.cpu_s: float | None = None

@@ -7,6 +7,7 @@ import re
 import shlex
 import shutil
 import signal
+import stat
 import subprocess
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -30,6 +31,8 @@ _PROBE_LIMIT_S = 60
 """Who starts slowly must not be taken for a machine without sandboxes as long as it runs."""
 METADATA_ADDRESSES = ("169.254.169.254", "fd00:ec2::254")
 LAUNCH_FD, ENVIRONMENT_FD, FILTER_FD = 3, 4, 5
+DIRECT_FILTER_FD = 3
+"""The filter of system calls where no shell is between."""
 PLAIN_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 IMAGE_TOOL = ("/.hcloud/ld.so", "--library-path", "/.hcloud")
 IMAGE_SWITCH = "passwd: files\ngroup: files\nshadow: files\nhosts: files dns\n"
@@ -169,8 +172,12 @@ class Cell:
 
     def environment(self, extra: Mapping[str, str]) -> dict[str, str]:
         """Return the command's environment: a plain base, then what the job asks for."""
+        return self._base_environment | dict(extra)
+
+    @property
+    def _base_environment(self) -> dict[str, str]:
         inside = self.isolation.bwrap is not None
-        base = {
+        return {
             "PATH": PLAIN_PATH,
             "HOME": "/home/job" if inside else str(self.root / "home"),
             "TMPDIR": "/tmp" if inside else str(self.root / "tmp"),
@@ -179,33 +186,43 @@ class Cell:
             "LANG": "C.UTF-8",
             "HCLOUD_WORKDIR": self.workdir,
         }
-        return base | dict(extra)
+
+    def needs_no_shell(self, command: Sequence[str], environment: Mapping[str, str]) -> bool:
+        """Return whether programs with the worker's rights may see this environment, as the job adds nothing to it, and
+        the command is a program of this machine that everybody may run."""
+        added = environment.items() - self._base_environment.items()
+        if self.prepared is None or any(not name.startswith("HCLOUD_") for name, _ in added):
+            return False
+        found = shutil.which(command[0], path=PLAIN_PATH) if "/" not in command[0] else None
+        return found is not None and bool(os.stat(found).st_mode & stat.S_IXOTH)
 
     @property
     def shell(self) -> tuple[str, ...]:
         """The command of a shell inside: an image need not have one, so ours comes along."""
         return (*IMAGE_TOOL, "/.hcloud/sh") if self.image_root else ("/bin/sh",)
 
-    def wrap(self, command: Sequence[str]) -> list[str]:
+    def wrap(self, command: Sequence[str], *, is_direct: bool = False) -> list[str]:
         """Return the argument list that runs ``command`` in here.
 
         Descriptor ``LAUNCH_FD`` must be a pipe, ``ENVIRONMENT_FD`` a file with the script of ``split_environment``,
-        ``FILTER_FD`` one with the filter of system calls.
+        ``FILTER_FD`` one with the filter of system calls. ``is_direct``: the command ``needs_no_shell``, and the
+        filter, as ``DIRECT_FILTER_FD``, is all it is given.
         Raises OSError: the image's own links would lead what is laid over its files elsewhere.
         """
-        shell = [*self.shell, "-c", LAUNCHER, "hcloud", *command]
-        inner = [*self._drop_root(), *shell] if self.isolation.root else shell
-        return [*self._bwrap(), "--", *inner] if self.isolation.bwrap else inner
+        started = [*command] if is_direct else [*self.shell, "-c", LAUNCHER, "hcloud", *command]
+        inner = [*self._drop_root(), *started] if self.isolation.root else started
+        filter_fd = DIRECT_FILTER_FD if is_direct else FILTER_FD
+        return [*self._bwrap(filter_fd), "--", *inner] if self.isolation.bwrap else inner
 
     def _drop_root(self) -> list[str]:
         tool = [*IMAGE_TOOL, "/.hcloud/setpriv"] if self.image_root else ["setpriv"]
         caps = ["--inh-caps=-all", "--ambient-caps=-all", "--bounding-set=-all", "--no-new-privs"]
         return [*tool, f"--reuid={self.uid}", f"--regid={self.uid}", "--clear-groups", *caps, "--"]
 
-    def _bwrap(self) -> list[str]:
+    def _bwrap(self, filter_fd: int) -> list[str]:
         user = [] if self.isolation.root else ["--unshare-user", "--uid", str(self.uid), "--gid", str(self.uid)]
         network = ["--unshare-net"] if self.network == "none" else []
-        calls = ["--seccomp", str(FILTER_FD)] if self.isolation.filters_calls else []
+        calls = ["--seccomp", str(filter_fd)] if self.isolation.filters_calls else []
         devices = [word for source, place in self.devices for word in ("--dev-bind", source, place)]
         return [
             str(self.isolation.bwrap), *user, *calls, "--unshare-pid", "--unshare-ipc", "--unshare-uts",

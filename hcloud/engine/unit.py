@@ -31,7 +31,8 @@ import json
 import math
 import os
 import signal
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any, cast
 
@@ -41,6 +42,7 @@ from hcloud.core.estimates import Findings
 from hcloud.core.files import remove_tree
 from hcloud.core.model import FailureCause
 from hcloud.engine.output import written_streams
+from hcloud.engine.task_log import STREAM as TASK_STREAM
 from hcloud.engine.task_log import read_task_log
 from hcloud.engine.wire import INPUTS, exit_to_wire, progress_to_wire
 from hcloud.provider import ExitRecord
@@ -54,15 +56,21 @@ PROGRESS = "tasks.json"
 WORKDIR, RESTORE, CHECKPOINT_ASKED = "workdir.tar.gz", "restore.tar", "checkpoint-asked.json"
 
 
+@cache
 def boot_id() -> str:
     """Return the kernel's id of this boot: another one means that no process of before is left."""
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
 
+def json_bytes(value: Mapping[str, Any]) -> bytes:
+    """Return what a file with this content holds."""
+    return json.dumps(value, separators=(",", ":")).encode()
+
+
 def write_json(path: Path, value: Mapping[str, Any], *, durable: bool = False) -> None:
     """Replace a file at once by ``value``; ``durable``: it is on the disk when this returns."""
     new = f"{path.parent}/.{path.name}.{os.getpid()}"
-    content = json.dumps(value, separators=(",", ":")).encode()
+    content = json_bytes(value)
     handle = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
     try:
         while content:
@@ -78,10 +86,17 @@ def write_json(path: Path, value: Mapping[str, Any], *, durable: bool = False) -
 
 def read_json(path: Path) -> dict[str, Any] | None:
     """Return a file's content, or None where there is none (or a torn one, after a power cut)."""
-    try:
-        return cast(dict[str, Any], json.loads(path.read_bytes()))
-    except (FileNotFoundError, NotADirectoryError, ValueError):
+    try:  # without a file object, which costs more than the calls themselves: links read four for each unit
+        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except (FileNotFoundError, NotADirectoryError):
         return None
+    try:
+        content = b"".join(iter(lambda: os.read(handle, 1 << 16), b""))
+        return cast(dict[str, Any], json.loads(content))
+    except ValueError:
+        return None
+    finally:
+        os.close(handle)
 
 
 def sync_directory(path: Path) -> None:
@@ -222,23 +237,25 @@ class Unit:
         """Return what is known of it, as a UnitReport on the wire."""
         exit_record, started = self.read(EXIT), self.read("started.json")
         state = "ended" if exit_record else "running" if started else "starting"
-        started_at = started["at"] if started else None
-        return {
+        wrote = written_streams(self.path / "log") if exit_record else None
+        found = {
             "id": self.id,
             "state": state,
-            "started_at": started_at,
-            "sample": self.read("sample.json"),
+            "started_at": started["at"] if started else None,
+            "sample": self.read("sample.json") if state != "starting" else None,
             "exit": exit_record,
-            "wrote": written_streams(self.path / "log") if exit_record else None,
-        } | self._tasks(has_ended=exit_record is not None)
+            "wrote": wrote,
+        }
+        tasks = self._tasks(wrote) if state != "starting" else None
+        return found if tasks is None else {**found, "tasks": tasks}
 
-    def _tasks(self, *, has_ended: bool) -> dict[str, Any]:
-        """Return what became of its tasks, if it runs any: once it has ended by their log, which is written first."""
-        if not has_ended:
-            progress = self.read(PROGRESS)
-            return {"tasks": progress} if progress is not None else {}
-        log = read_task_log(self.path / "log", boot_id())
-        return {"tasks": progress_to_wire(log.progress)} if log is not None else {}
+    def _tasks(self, wrote: Sequence[str] | None) -> dict[str, Any] | None:
+        """Return what became of its tasks, if it runs any: by their log, which is written first, if it has ended and
+        ``wrote`` these streams."""
+        if wrote is None:
+            return self.read(PROGRESS)
+        log = read_task_log(self.path / "log", boot_id()) if TASK_STREAM in wrote else None
+        return progress_to_wire(log.progress) if log is not None else None
 
 
 class UnitDirectories:
@@ -290,7 +307,7 @@ class UnitDirectories:
         staged = self.path / f".new-{unit_id}-{os.urandom(6).hex()}"
         os.mkdir(staged, 0o711)
         os.chmod(staged, 0o711)  # whatever the umask is
-        write_json(staged / "spec.json", spec)
+        (staged / "spec.json").write_bytes(json_bytes(spec))
         if archive is not None:
             os.link(archive, staged / WORKDIR)
         if inputs is not None:
@@ -327,26 +344,31 @@ class UnitDirectories:
         os.close(lock)
         return unit
 
-    def forget(self, unit_id: str) -> bool:
-        """Take an ended unit out of sight; ``sweep`` deletes its files.
+    def forget(self, unit_ids: Iterable[str]) -> set[str]:
+        """Take ended units out of sight; ``sweep`` deletes their files. Those that have not ended are left alone.
 
-        A unit that has not ended is left alone. False: it has ended, but its keeper is not quite done; ask again.
+        Returns the ids without those of units that have ended while their keepers are not quite done: ask again.
         """
-        unit = self.get(unit_id)
-        if unit is None or not unit.ended:
-            return True
-        if unit.kept:
-            return False
-        fence = self._forgotten / unit_id
-        try:  # a file that is there already: to make one, and to delete one, costs much on some file systems
-            (unit.path / LOCK).rename(fence)
-            os.truncate(fence, 0)
-        except FileNotFoundError:  # its name was taken just before this worker's predecessor ended
-            pass
-        fence.touch()
-        sync_directory(self._forgotten)
-        unit.path.rename(self.path / f".old-{unit_id}")
-        return True
+        done, ended = set[str](), list[Unit]()
+        for unit_id in unit_ids:
+            unit = self.get(unit_id)
+            if unit is None or not unit.ended:
+                done.add(unit_id)
+            elif not unit.kept:
+                ended.append(unit)
+        for unit in ended:
+            fence = self._forgotten / unit.id
+            try:  # a file that is there already: to make one, and to delete one, costs much on some file systems
+                (unit.path / LOCK).rename(fence)
+                os.truncate(fence, 0)
+            except FileNotFoundError:  # its name was taken just before this worker's predecessor ended
+                pass
+            fence.touch()
+        if ended:
+            sync_directory(self._forgotten)
+        for unit in ended:
+            unit.path.rename(self.path / f".old-{unit.id}")
+        return done.union(unit.id for unit in ended)
 
     def bury(self, unit: Unit, at: float, findings: Findings | None = None) -> None:
         """Write the exit record of a unit without a keeper and without one.

@@ -18,6 +18,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -31,7 +32,7 @@ from hcloud.core.model import FailureCause
 from hcloud.engine import keeper, profiling
 from hcloud.engine.bootstrap import POWERED_OFF_EXIT, Bootstrap, load_bootstrap
 from hcloud.engine.cpu_report import usable_cpus
-from hcloud.engine.idle_keepers import IdleKeepers
+from hcloud.engine.idle_keepers import GivenUnit, IdleKeepers
 from hcloud.engine.limits import group_for, kill_each, remove_instance_cgroup, warm_up
 from hcloud.engine.prepared_roots import PreparedRoots
 from hcloud.engine.profiling import Profile
@@ -42,7 +43,12 @@ from hcloud.provider import UnitSpec
 
 TICK_S = 0.5
 KILL_ROUNDS_MAX = 3
-CLEAN_UP_EVERY_S = 1.0
+STARTS_PER_CPU, STARTING_S = 3, 1.0
+"""So many units for each CPU begin at once, each for at most so long: few keepers, whose memory stays in the caches of
+the CPUs, then start and end many short units. Others wait for their turn."""
+WARM_S = 0.01
+"""A start soon after another one finds the control groups warm."""
+CLEAN_UP_EVERY_S = 3.0
 """Files of forgotten units are deleted at most so often, by a process for all of them."""
 LINK_PAUSE_S, LINK_PAUSE_CAP_S, LINK_STEADY_S = 0.2, 5.0, 30.0
 GRACE_MARGIN_S = 5.0
@@ -124,17 +130,22 @@ class WorkerSupervisor:
         self._looked_at = -math.inf
         self._selector = selectors.DefaultSelector()
         self._idle_keepers = IdleKeepers(self._selector)
+        self._new = dict[int, tuple[GivenUnit, Mapping[str, Any]]]()
+        """Units whose fence may not be on the disk yet, by the number of their start, each with its spec as sent."""
+        self._waiting = deque[tuple[GivenUnit, Mapping[str, Any]]]()
+        """The same, once it is: the units that are to be kept next. This process holds their locks."""
+        self._warm_until = -math.inf
         self._link: subprocess.Popen[bytes] | None = None
         self._socket: socket.socket | None = None
         self._unread = b""
         self._link_started = 0.0
         self._link_pause_s = LINK_PAUSE_S
         self._ended = False
-        self._is_cold = False
-        """Whether a keeper is about to move a process into a group."""
         self._expires_at, self._lease_until = self._remembered_renewal()
         self._boot_id = boot_id()
         self._cpus = usable_cpus(bootstrap.cpus)
+        vcpus = min(bootstrap.capacity.get("vcpus", math.inf), len(self._cpus))
+        self._starts_most = max(STARTS_PER_CPU, int(STARTS_PER_CPU * vcpus))
         self._operations: Mapping[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
             "start": self._start,
             "refuse": self._start,
@@ -164,6 +175,8 @@ class WorkerSupervisor:
                 if (reason := self._why_off()) is not None:
                     return self._switch_off(reason)
                 self._wait(reader)
+                self._start_waiting(self._starts_most)
+            self._start_waiting(math.inf)
             return 0
         finally:
             self._drop_link()
@@ -204,7 +217,7 @@ class WorkerSupervisor:
             self._look_after_unit(Unit(self._units.path / unit_id))
 
     def _look_after_unit(self, unit: Unit) -> None:
-        if unit.kept:
+        if unit.kept and not unit.ended:
             return
         if unit.path.exists() and not unit.ended:
             kill_unit(unit, self._isolation)
@@ -263,17 +276,57 @@ class WorkerSupervisor:
             self._drop_link()
             return
         *lines, self._unread = (self._unread + content).split(b"\n")
-        for line in lines:
-            request = json.loads(line)
-            answer = self._answer(request) | {"id": request["id"]}
+        answers = dict[int, dict[str, Any]]()
+        for request in map(json.loads, lines):
+            answer = self._answer(request)
+            answers[request["id"]] = {**answer, "id": request["id"]}
+        answers |= self._make_fences_durable()
+        try:
+            self._socket.sendall(b"".join(json.dumps(answer).encode() + b"\n" for answer in answers.values()))
+        except OSError:
+            self._drop_link()
+
+    def _make_fences_durable(self) -> dict[int, dict[str, Any]]:
+        """Have all new fences on the disk, so that their units may begin and be spoken of; return other answers to what
+        asked for those units, by number, where that failed."""
+        new, self._new = self._new, {}
+        if not new:
+            return {}
+        try:
+            self._units.sync()
+        except OSError as error:  # nothing keeps them: they end without having begun
+            for given, _ in new.values():
+                os.close(given.lock)
+            return {number: {"unknown": f"start: {error}", "id": number} for number in new}
+        self._waiting += new.values()
+        return {}
+
+    def _start_waiting(self, at_once: float) -> None:
+        """Have units kept, in order, as long as no more than ``at_once`` are beginning."""
+        while self._waiting and self._idle_keepers.starting(STARTING_S) < at_once:
             try:
-                self._socket.sendall(json.dumps(answer).encode() + b"\n")
-            except OSError:
-                self._drop_link()
+                self._hand_over(*self._waiting.popleft())
+            except OSError as error:  # it is not kept, and ends without having begun
+                print(f"hcloud worker {self._bootstrap.instance_id}: {error}", file=sys.stderr)
+            if time.monotonic() >= self._warm_until:
+                warm_up(self._isolation.cgroup)  # while the keeper prepares
+            self._warm_until = time.monotonic() + WARM_S
+
+    def _hand_over(self, given: GivenUnit, spec: Mapping[str, Any]) -> None:
+        """Have an idle keeper, or a new one, keep a unit. Raises OSError: the process table is full."""
+        try:
+            # Without a control group a keeper counts on what it has started before, so it keeps no second unit.
+            may_wait = self._isolation.cgroup is not None and given.spec.profile is None
+            if may_wait and self._idle_keepers.give(given, spec):
                 return
-        if self._is_cold:  # while keepers prepare, but after answers
-            self._is_cold = False
-            warm_up(self._isolation.cgroup)
+            ours, theirs = socket.socketpair() if may_wait else (None, None)
+            if os.fork() == 0:
+                keeper.keep(given, self._bootstrap, self._isolation, self._profile, theirs)
+            if ours is not None and theirs is not None:
+                theirs.close()
+                self._idle_keepers.add(ours, given.unit)
+        finally:
+            os.close(given.lock)
 
     def _answer(self, request: dict[str, Any]) -> dict[str, Any]:
         try:
@@ -316,7 +369,8 @@ class WorkerSupervisor:
                 if not archives[kind].exists():
                     return {"need": name}
         uid = self._free_uid()
-        self._trim_archives()
+        if archives:
+            self._trim_archives()
         prepared = self._roots.root(uid) if self._isolation.bwrap and spec.image is None else None
         # The environment, in which secrets may be, reaches the keeper by fork or socket: it is never on this disk.
         kept = {**request["spec"], "env": {}}
@@ -324,19 +378,8 @@ class WorkerSupervisor:
         if created is None:
             return {"started": "before"}
         unit, lock = created
-        # Without a control group a keeper counts on what it has started before, so it keeps no second unit.
-        may_wait = self._isolation.cgroup is not None and spec.profile is None
-        if not may_wait or not self._idle_keepers.give(unit, lock, request["spec"], uid, prepared):
-            ours, theirs = socket.socketpair() if may_wait else (None, None)
-            if os.fork() == 0:
-                keeper.keep(unit, lock, spec, uid, self._bootstrap, self._isolation, self._profile, prepared, theirs)
-            if ours is not None and theirs is not None:
-                theirs.close()
-                self._idle_keepers.add(ours, unit)
-        os.close(lock)
         self._live[spec.id] = uid
-        self._units.sync()  # while the keeper prepares
-        self._is_cold = True
+        self._new[request["id"]] = GivenUnit(unit, lock, spec, uid, prepared), request["spec"]
         return {"started": "now"}
 
     def _refuse_absent_gpus(self, gpus: Sequence[int]) -> None:
@@ -433,7 +476,7 @@ class WorkerSupervisor:
         return {"forgotten": True}
 
     def _forget_ended(self) -> None:
-        done = {unit_id for unit_id in self._forgetting if self._units.forget(unit_id)}
+        done = self._units.forget(self._forgetting)
         self._forgetting -= done
         self._has_forgotten = self._has_forgotten or bool(done)
         if not self._has_forgotten or time.monotonic() < self._cleaned_at + CLEAN_UP_EVERY_S:
@@ -478,6 +521,8 @@ class WorkerSupervisor:
 
     def _end_all_units(self) -> None:
         """TERM, grace and KILL are the keepers' work; one that does not manage is killed itself."""
+        while self._waiting:
+            os.close(self._waiting.popleft()[0].lock)
         live = [Unit(self._units.path / unit_id) for unit_id in sorted(self._live)]
         grace_s = 0.0
         for unit in live:

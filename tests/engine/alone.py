@@ -21,6 +21,7 @@ from hcloud.core.errors import UnitRefused
 from hcloud.core.model import Resources
 from hcloud.engine import keeper, sandbox
 from hcloud.engine.bootstrap import Bootstrap
+from hcloud.engine.idle_keepers import GivenUnit
 from hcloud.engine.limits import remove_instance_cgroup
 from hcloud.engine.output import read_output
 from hcloud.engine.prepared_roots import PreparedRoots
@@ -186,7 +187,7 @@ def _keep(bootstrap: Bootstrap, isolation: sandbox.Isolation, request: Mapping[s
     unit, lock = created
     pid = os.fork()
     if pid == 0:
-        keeper.keep(unit, lock, unit_from_wire(plain), uid, bootstrap, isolation, prepared=prepared)
+        keeper.keep(GivenUnit(unit, lock, unit_from_wire(plain), uid, prepared), bootstrap, isolation)
     os.close(lock)
     if request["stop"] is not None:
         wait_until(lambda: b"begin" in read_output(unit.path / "log", "tasks", 0, 1 << 20)[0], timeout_s=180)

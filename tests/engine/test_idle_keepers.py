@@ -2,6 +2,7 @@
 
 import os
 import selectors
+import signal
 import socket
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pytest
 
 from hcloud.core.model import FailureCause, Resources
 from hcloud.engine import idle_keepers
-from hcloud.engine.idle_keepers import IdleKeepers, next_unit
+from hcloud.engine.idle_keepers import GivenUnit, IdleKeepers, next_unit, say_begun
 from hcloud.engine.prepared_roots import PreparedRoot
 from hcloud.engine.unit import Unit, UnitDirectories
 from hcloud.engine.wire import unit_to_wire
@@ -44,7 +45,7 @@ class Bench:
         """Make a unit and give it to an idle keeper; return whether one took it. This process lets go of its lock."""
         created = self.units.create(name, {})
         assert created is not None
-        given = self.keepers.give(created[0], created[1], unit_to_wire(spec_of(name)), 61003, prepared)
+        given = self.keepers.give(GivenUnit(*created, spec_of(name), 61003, prepared), unit_to_wire(spec_of(name)))
         os.close(created[1])
         return created[0], given
 
@@ -87,7 +88,7 @@ def test_keeper_that_does_not_read_is_given_up_and_keeps_nothing(bench: Bench, m
     huge = {**unit_to_wire(spec_of("u")), "env": {"KEY": "x" * (4 << 20)}}
     created = bench.units.create("u", {})
     assert created is not None
-    assert not bench.keepers.give(created[0], created[1], huge, 1, None)
+    assert not bench.keepers.give(GivenUnit(*created, spec_of("u"), 1, None), huge)
     assert next_unit(theirs) is None
     os.close(created[1])
 
@@ -135,3 +136,40 @@ def test_idle_keepers_end_with_their_worker(watch: Watch, machine: Machine) -> N
     assert keeper.read_bytes()
     machine.kill()
     wait_until(lambda: not keeper.exists() or not keeper.read_bytes(), timeout_s=60)  # a zombie has no command line
+
+
+def test_keeper_is_starting_until_its_unit_has_begun_or_is_over_or_time_has_passed(bench: Bench) -> None:
+    ours, theirs = bench.keeper(idle=False)
+    assert bench.keepers.starting(60.0) == 1 and bench.keepers.starting(0.0) == 0
+    say_begun(theirs)
+    assert bench.keepers.take(ours) is None and bench.keepers.starting(60.0) == 0
+    theirs.sendall(b"i")
+    kept = bench.keepers.take(ours)
+    assert kept is not None and kept.path == Path("/nowhere")
+    assert bench.give("u")[1] and bench.keepers.starting(60.0) == 1
+
+
+@needs_cgroups_v1
+@pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGKILL])
+def test_units_that_wait_for_their_turn_outlive_a_restart_of_the_worker_or_never_ran(
+    watch: Watch, machine: Machine, end: signal.Signals
+) -> None:
+    units = [spec_of(new_unit_id(), command=("sleep", "600"), stop_grace_s=1.0) for _ in range(8)]
+    watch.registered(NAME)
+    assert {each.outcome for each in watch.runner.start(units).values()} == {"started"}
+    machine.supervisor.send_signal(end)
+    machine.supervisor.wait()
+    files = [machine.unit(each.id) for each in units]
+    wait_until(lambda: all(each.keeper_pid or not each.kept for each in files), timeout_s=60)
+    waited = [each for each, unit in zip(units, files, strict=True) if not unit.kept]
+    assert len(waited) == 0 if end is signal.SIGTERM else len(waited) < len(units)
+    machine.start()
+    for each in units:
+        if each in waited:
+            record = watch.ended(each)
+            assert (record.cause, record.exit_code) == (FailureCause.START_REFUSED, None)
+        else:
+            watch.running(each)
+    watch.runner.stop({each.id: NAME for each in units}, cause=None)
+    for each in units:
+        watch.ended(each)

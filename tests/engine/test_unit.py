@@ -74,7 +74,7 @@ def test_lock_tells_whether_the_keeper_lives(units: UnitDirectories) -> None:
 
 def test_forgotten_unit_is_gone_and_never_made_again(units: UnitDirectories) -> None:
     fenced = units.fence("u", FailureCause.EVICTED, 5.0)
-    assert fenced is not None and units.forget("u")
+    assert fenced is not None and units.forget(["u"])
     assert list(units) == [] and units.create("u", SPEC) is None
     units.sweep()
     assert list(units.path.iterdir()) == []
@@ -83,7 +83,7 @@ def test_forgotten_unit_is_gone_and_never_made_again(units: UnitDirectories) -> 
 def test_names_of_units_forgotten_long_ago_are_dropped_and_those_of_late_stay(units: UnitDirectories) -> None:
     forgotten = units.path.parent / "forgotten"
     for name, at in (("old", 1_000.0), ("late", 2_000.0)):
-        assert units.fence(name, FailureCause.EVICTED, 5.0) is not None and units.forget(name)
+        assert units.fence(name, FailureCause.EVICTED, 5.0) is not None and units.forget([name])
         os.utime(forgotten / name, (at, at))
     units.drop_fences(before=2_000.0)
     assert [path.name for path in forgotten.iterdir()] == ["late"]
@@ -93,7 +93,7 @@ def test_names_of_units_forgotten_long_ago_are_dropped_and_those_of_late_stay(un
 def test_unit_that_has_not_ended_is_not_forgotten(units: UnitDirectories) -> None:
     created = units.create("u", SPEC)
     assert created is not None
-    units.forget("u")
+    units.forget(["u"])
     assert [unit.id for unit in units] == ["u"]
     os.close(created[1])
 
