@@ -17,6 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
+from fnmatch import fnmatchcase
 from pathlib import Path
 from types import FrameType
 
@@ -69,7 +70,7 @@ from hcloud.observe.output_archive import OUTPUTS_FOLDER
 from hcloud.planner.fit.job_run_times import JobRunTimes
 from hcloud.planner.snapshot import Spend
 from hcloud.preview import describe_preview
-from hcloud.provider import ImageSupport, NewsSource, Provider
+from hcloud.provider import GangNetworkSupport, ImageSupport, NewsSource, Provider
 from hcloud.spec.key_changes import DEFAULTS_SINCE
 from hcloud.spec.policy import Budgets, Caps
 from hcloud.store import Store
@@ -148,6 +149,28 @@ def refuse_images(providers: Mapping[str, Provider], specs: Sequence[JobSpec]) -
     if all(reasons.values()):
         why = "; ".join(f"{name}: {reason}" for name, reason in sorted(reasons.items()))
         raise BadInput(f"body[{wanted}].job.image: can never run here: no provider's machines run images ({why})")
+
+
+def refuse_gang_networks(providers: Mapping[str, Provider], specs: Sequence[JobSpec]) -> None:
+    """Check that gangs with a network of their own can only come to where they can have one. Raises BadInput."""
+    reasons = {
+        name: each.why_no_gang_network() if isinstance(each, GangNetworkSupport) else "each machine is a host"
+        for name, each in providers.items()
+    }
+    for at, spec in enumerate(specs):
+        if spec.framework is None or spec.network != "none":
+            continue
+        wanted = [pattern for name, pattern in (spec.placement.labels if spec.placement else ()) if name == "provider"]
+        open_to = [name for name in reasons if all(fnmatchcase(name, each) for each in wanted)]
+        able = [name for name in open_to if not reasons[name]]
+        if able == open_to:
+            continue
+        why = "; ".join(f"{name}: {reasons[name]}" for name in sorted(open_to) if reasons[name])
+        only = f"set placement.labels: {{provider: {able[0]}}}, or" if able else "use"
+        raise BadInput(
+            f"body[{at}].job.network: none gives the nodes of {spec.framework} a network of their own on one host only "
+            f"({why}); {only} network: host"
+        )
 
 
 class Daemon:
@@ -581,6 +604,7 @@ class Daemon:
 
     def _admit(self, specs: Sequence[JobSpec]) -> None:
         refuse_images(self.providers, specs)
+        refuse_gang_networks(self.providers, specs)
         refuse_full_queue(self.controller.policy.caps, self.store.live().submitted, specs)
 
     def status(self) -> DaemonStatus:

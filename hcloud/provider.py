@@ -232,6 +232,15 @@ class ImageSupport(Protocol):
         ...
 
 
+@runtime_checkable
+class GangNetworkSupport(Protocol):
+    """A provider whose instances are on one host, so that ranks of a gang may share a network of their own."""
+
+    def why_no_gang_network(self) -> str:
+        """Return why they cannot; empty if they can. Makes no calls."""
+        ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitmentUse:
     """A commitment of the account, which is paid for whether used or not, and how much of it no machine uses."""

@@ -22,7 +22,8 @@ def asked_for_line(spec: JobSpec, *, whole: bool = True, has_image: bool = True)
 
 def _machine(spec: JobSpec) -> Iterator[str]:
     if spec.framework is not None:
-        yield f"{spec.framework} on its {spec.nodes.count} nodes"
+        own = " in a network of their own" if spec.network == "none" else ""
+        yield f"{spec.framework} on its {spec.nodes.count} nodes{own}"
     if spec.resources.gpus is not None:
         yield f"{spec.resources.gpus.words()} for each node"
     if tries := spec.retries.limits.get(FailureCause.OUT_OF_MEMORY.value, 0):

@@ -266,7 +266,7 @@ class JobSpec:
     interruptible: bool = True
     """It may be stopped and started again from the beginning."""
     network: Literal["none", "host"] = "none"
-    """Only its own loopback (``none``) or the instance's network (``host``)."""
+    """Only its own loopback (``none``), which the nodes of a framework share, or the instance's network (``host``)."""
     retries: Retries = Retries()
     max_runtime_s: float | None = None
     """Attempts are stopped after this long."""

@@ -16,6 +16,7 @@ import socket
 import time
 import traceback
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
@@ -31,6 +32,7 @@ from hcloud.engine import gang_launcher, launch, profiling
 from hcloud.engine.archive import EXPANSION_MAX, unpack
 from hcloud.engine.bootstrap import Bootstrap
 from hcloud.engine.cpu_report import pin_each, usable_cpus
+from hcloud.engine.gang_network import gang_network
 from hcloud.engine.gpus import devices_of, driver_environment, driver_files, gpu_environment
 from hcloud.engine.idle_keepers import GivenUnit, next_unit, say_begun
 from hcloud.engine.images import image_environment, mount_image, unmount_image
@@ -132,7 +134,8 @@ class Keeper:
     def left_nothing(self) -> bool:
         """Whether this process is as it was before, and may keep another unit."""
         spec = self._spec
-        return self._is_clear and spec.profile is None and spec.image is None and spec.metrics is None
+        is_plain = spec.profile is None and spec.image is None and spec.metrics is None and spec.framework is None
+        return self._is_clear and is_plain
 
     @property
     def _begins_slowly(self) -> bool:
@@ -306,7 +309,10 @@ class Keeper:
             return self._measure(cell)
         if self._spec.tasks is not None:
             return self._run_tasks(cell, self._spec.tasks)
-        code = self._run(cell, self._command())
+        with self._gang_network() as network_path:
+            if self._stop_asked():
+                return None
+            code = self._run(replace(cell, network_path=network_path), self._command())
         if self._launch is not None and self._launch.missing:
             self._decide(FailureCause.START_REFUSED, f"there is no command {self._command()[0]!r} on this instance")
         framework = self._spec.framework
@@ -315,6 +321,12 @@ class Keeper:
             text = f"framework {framework}: there is no program {program} on this instance"
             self._decide(FailureCause.START_REFUSED, text)
         return code
+
+    def _gang_network(self) -> AbstractContextManager[str]:
+        """Give the path of the network that the command enters; empty: it has what other jobs have."""
+        spec = self._spec
+        is_own = spec.framework is not None and spec.network == "none"
+        return gang_network(spec, self._stop_asked) if is_own else nullcontext("")
 
     def _command(self) -> tuple[str, ...]:
         """Return what is started: the command, or what runs it in its framework."""

@@ -20,6 +20,7 @@ from hcloud.core.processes import reap
 from hcloud.core.resources import GpuDevice
 from hcloud.engine import leftovers
 from hcloud.engine.bootstrap import Bootstrap
+from hcloud.engine.gang_network import why_not_shared
 from hcloud.engine.gpus import DRIVER_PLACE, find_gpus
 from hcloud.engine.limits import find_instance_cgroup, remove_found_cgroup
 from hcloud.engine.prepared_roots import READONLY_FILES, READONLY_TREES, PreparedRoot, account_files
@@ -132,6 +133,11 @@ def refuse_unsafe(spec: UnitSpec, isolation: Isolation, mode: str) -> None:
         raise UnitRefused(
             f"image {spec.image!r} cannot be run here: container images need podman, bwrap and a root worker"
         )
+    if spec.framework is not None and spec.network == "none":
+        if why := why_not_shared(spec.addresses):
+            raise UnitRefused(f"a gang with network 'none' is refused: {why}")
+        if not isolation.root or shutil.which("nsenter") is None:
+            raise UnitRefused("a gang with network 'none' needs a worker that runs as root, and nsenter")
     if mode != "require":
         return
     if isolation.bwrap is None:
@@ -157,6 +163,8 @@ class Cell:
     readonly: tuple[str, ...] = ()
     prepared: PreparedRoot | None = None
     """What it sees of this machine; None: that is put together for this cell alone."""
+    network_path: str = ""
+    """Of the network namespace that it enters; empty: ``network`` says which."""
     image_root: Path | None = None
     image_is_shared: bool = False
     """Whether several commands run on the same ``image_root``, one after the other: none may change it."""
@@ -211,8 +219,10 @@ class Cell:
         """
         started = [*command] if is_direct else [*self.shell, "-c", LAUNCHER, "hcloud", *command]
         inner = [*self._drop_root(), *started] if self.isolation.root else started
+        # Entered before the sandbox, in which nothing may enter a namespace.
+        entered = ["nsenter", f"--net={self.network_path}", "--"] if self.network_path else []
         filter_fd = DIRECT_FILTER_FD if is_direct else FILTER_FD
-        return [*self._bwrap(filter_fd), "--", *inner] if self.isolation.bwrap else inner
+        return [*entered, *self._bwrap(filter_fd), "--", *inner] if self.isolation.bwrap else [*entered, *inner]
 
     def _drop_root(self) -> list[str]:
         tool = [*IMAGE_TOOL, "/.hcloud/setpriv"] if self.image_root else ["setpriv"]
@@ -221,7 +231,7 @@ class Cell:
 
     def _bwrap(self, filter_fd: int) -> list[str]:
         user = [] if self.isolation.root else ["--unshare-user", "--uid", str(self.uid), "--gid", str(self.uid)]
-        network = ["--unshare-net"] if self.network == "none" else []
+        network = ["--unshare-net"] if self.network == "none" and not self.network_path else []
         calls = ["--seccomp", str(filter_fd)] if self.isolation.filters_calls else []
         devices = [word for source, place in self.devices for word in ("--dev-bind", source, place)]
         return [

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import ctypes
-import fcntl
 import os
 import signal
-import socket
-import struct
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from hcloud.core.processes import raise_loopback
 from hcloud.profiler.host import ProfilingHost
 
 CLONE_NEWNS, CLONE_NEWUSER, CLONE_NEWNET = 0x00020000, 0x10000000, 0x40000000
 _MS_REC, _MS_PRIVATE = 0x4000, 1 << 18
-_SIOCSIFFLAGS, _IFF_UP_RUNNING = 0x8914, 0x41
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -91,8 +88,7 @@ def _hold_network(host: ProfilingHost, writer: int) -> None:
     try:
         host.die_with_parent()
         unshare(CLONE_NEWNET)
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
-            fcntl.ioctl(control, _SIOCSIFFLAGS, struct.pack("16sh14x", b"lo", _IFF_UP_RUNNING))
+        raise_loopback()
         os.write(writer, b"1")
         signal.pause()
     except OSError:

@@ -591,7 +591,7 @@ class JobFile(JobFilePart):
     interruptible: Flag = True
     """The job may be stopped and started again from the beginning."""
     network: Literal["none", "host"] = "none"
-    """none: only its own loopback; host: the instance's network."""
+    """none: only its own loopback, which nodes of a framework share; host: the instance's network."""
     retries: Annotated[
         RetriesPart,
         BeforeValidator(
@@ -723,8 +723,6 @@ class JobFile(JobFilePart):
             raise AtKey("framework", f"{name} is started on several nodes; set nodes, such as 2, or leave it out")
         if not nodes.gang:
             raise AtKey("nodes", f"must be one number: all nodes of {name} start together")
-        if "network" in self.model_fields_set and self.network == "none":
-            raise AtKey("network", f"must be host: with none, nodes of {name} could not reach each other")
 
     def to_recurrence(self) -> Recurrence | None:
         """Return when it is submitted again; None: it is submitted once."""
@@ -818,7 +816,8 @@ class JobFile(JobFilePart):
             fields["slower_elsewhere"] = self.slower_elsewhere or SLOWER_ELSEWHERE
         fields |= {"env": env, "secrets": secrets, "tags": dict(self.tags), "budget_usd": self.budget_usd}
         if self.framework is not None:  # a profile of one node alone would say nothing
-            fields |= {"network": "host", "profiling": "never"}
+            fields["profiling"] = "never"
+            fields["network"] = self.network if "network" in self.model_fields_set else "host"
         if self.resources.gpus is not None:  # copies would need GPUs, and vCPUs are not what it is fast by
             fields["profiling"] = "never"
         return fields | {"after": dict(self.after)}

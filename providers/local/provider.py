@@ -391,6 +391,12 @@ class LocalProvider:
             return "the daemon does not run as root"
         return next((f"{name} is not installed" for name in ("podman", "bwrap") if shutil.which(name) is None), "")
 
+    def why_no_gang_network(self) -> str:
+        """Return which of root and nsenter this host lacks; empty if none."""
+        if os.geteuid() != 0:
+            return "the daemon does not run as root"
+        return "" if shutil.which("nsenter") is not None else "nsenter is not installed"
+
     def facts(self) -> Mapping[str, str]:
         """Return which isolation is in force and what this host lacks; computed once, by trying."""
         if not self._facts:

@@ -168,7 +168,6 @@ def test_every_failure_cause_can_be_given_retries() -> None:
         ({"framework": "mpi"}, "framework: mpi is started on several nodes; set nodes, such as 2, or leave it out"),
         ({"framework": "dsk", "nodes": 2}, "framework: must be one of dask, mpi, torchrun, not 'dsk'; did you mean"),
         ({"framework": "dask", "nodes": "2..4"}, "nodes: must be one number: all nodes of dask start together"),
-        ({"framework": "mpi", "nodes": 2, "network": "none"}, "network: must be host: with none, nodes of mpi could"),
         ({"checkpoint": "/var/state"}, "checkpoint.path: must be below the work directory, such as results/ or *.csv"),
         ({"checkpoint": {"path": "a/../.."}}, "checkpoint.path: must be below the work directory"),
         ({"checkpoint": {"every": "1m"}}, "checkpoint.path: is required"),

@@ -1,5 +1,6 @@
-"""Jobs with a container image are refused at submission where no machine could run one."""
+"""Jobs are refused at submission where no machine could run their image, or give their gang a network of its own."""
 
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,7 +9,8 @@ import pytest
 from hcloud.config import load_config
 from hcloud.core.clock import ManualClock
 from hcloud.core.errors import BadInput
-from hcloud.daemon import Daemon
+from hcloud.core.model import Constraints
+from hcloud.daemon import Daemon, refuse_gang_networks
 from hcloud.provider import Provider
 from providers.ec2 import factory as ec2
 from providers.gce import GceProvider
@@ -66,6 +68,27 @@ def test_an_image_that_no_machine_can_run_is_refused_before_one_is_rented(
     finally:
         daemon.store.close()
         daemon.runner.close()
+
+
+def test_a_gang_gets_a_network_of_its_own_on_one_host_or_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    gang = replace(PLAIN, framework="mpi", network="none")
+    there = replace(gang, placement=Constraints(labels=(("provider", "loc*"),)))
+    elsewhere = replace(gang, placement=Constraints(labels=(("provider", "aws"),)))
+    local, both = {"local": local_of(tmp_path)}, {"local": local_of(tmp_path), "aws": ec2_of(tmp_path)}
+    refuse_gang_networks(local, [gang, there])
+    refuse_gang_networks(both, [there, PLAIN, replace(gang, network="host")])
+    for providers, spec, advice in (
+        (both, gang, r"set placement\.labels: \{provider: local\}, or network: host$"),
+        (both, elsewhere, r"\(aws: each machine is a host\); use network: host$"),
+    ):
+        with pytest.raises(BadInput, match=rf"^body\[1\]\.job\.network: none gives the nodes of mpi .*{advice}"):
+            refuse_gang_networks(providers, [PLAIN, spec])
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    with pytest.raises(BadInput, match="does not run as root"):
+        refuse_gang_networks(local, [gang])
 
 
 def test_a_host_with_podman_runs_images_as_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

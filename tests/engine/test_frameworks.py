@@ -1,7 +1,9 @@
 """Dask, MPI and torchrun on a gang of two nodes: real programs in real sandboxes, or their command line at least."""
 
+import errno
 import importlib.metadata
 import io
+import os
 import re
 import socket
 import subprocess
@@ -16,11 +18,12 @@ from pathlib import Path
 import pytest
 
 from hcloud.core.model import FailureCause, Resources
+from hcloud.engine import gang_network
 from hcloud.engine.gang_credential import gang_of, gang_pem, gang_port
 from hcloud.engine.gang_launcher import Gang, Line, Stopped, torchrun_command
 from hcloud.provider import UnitSpec
 from tests.engine.site import PATIENCE_S, Site, Watch, free_port, new_unit_id
-from tests.machine import needs, needs_bwrap, needs_mpirun, needs_torchrun
+from tests.machine import needs, needs_bwrap, needs_mpirun, needs_root, needs_torchrun
 from tests.waiting import wait_until
 
 NODES = ("inst-1", "inst-2")
@@ -124,8 +127,9 @@ def test_dask_runs_the_command_as_client_of_workers_on_all_nodes(watch: Watch, t
     dask = '#!/bin/sh\nexec python3 -m dask "$@"\n'
     archive = work_directory(tmp_path / "dask.tar.gz", ("distributed",), {"dask": dask})
     units = gang("dask", "python3", "-c", DASK_CLIENT, workdir=archive)
-    assert run(watch, units) == [7, 0], watch.output(units[0], "stderr")
-    assert watch.output(units[0]) == "['rank-0', 'rank-1'] 4950 tls\n"
+    own = [replace(each, network="none") for each in units]
+    assert run(watch, own) == [7, 0], watch.output(own[0], "stderr")
+    assert watch.output(own[0]) == "['rank-0', 'rank-1'] 4950 tls\n"
 
 
 @needs_bwrap
@@ -133,10 +137,74 @@ def test_dask_runs_the_command_as_client_of_workers_on_all_nodes(watch: Watch, t
 @needs_mpirun
 def test_mpi_runs_processes_on_all_nodes_and_ends_with_their_exit_code(watch: Watch, tmp_path: Path) -> None:
     archive = work_directory(tmp_path / "mpi.tar.gz", ("mpi4py",))
-    units = gang("mpi", "python3", "-c", MPI_PROGRAM, workdir=archive)
+    units = [replace(each, network="none") for each in gang("mpi", "python3", "-c", MPI_PROGRAM, workdir=archive)]
     assert run(watch, units) == [3, 0], watch.output(units[0], "stderr")
     told = sorted(watch.output(units[0]).splitlines())
     assert told == [f"{rank} of 4 on node {rank // 2} sum 10" for rank in range(4)]
+
+
+LOOK_ROUND = """#!/usr/bin/python3
+import os, socket
+rank = os.environ["HCLOUD_RANK"]
+with socket.socket() as probe:
+    print(rank, os.readlink("/proc/self/ns/net"), [name for _, name in socket.if_nameindex()],
+          probe.connect_ex(("127.0.0.1", int(os.environ["OUTSIDE"]))), probe.connect_ex(("192.0.2.1", 9)), flush=True)
+"""
+
+
+@needs_bwrap
+@needs_root
+def test_ranks_of_one_host_have_a_loopback_of_their_own_and_reach_nothing_else(watch: Watch, tmp_path: Path) -> None:
+    archive = work_directory(tmp_path / "look.tar.gz", programs={"torchrun": LOOK_ROUND})
+    with socket.create_server(("127.0.0.1", 0)) as outside:
+        port = {"OUTSIDE": str(outside.getsockname()[1])}
+        units = gang("torchrun", "look.py", workdir=archive)
+        units = [replace(each, network="none", env={**each.env, **port}) for each in units]
+        assert run(watch, units) == [0, 0], watch.output(units[0], "stderr")
+    looks = [watch.output(unit).strip().partition(" ")[2] for unit in units]
+    assert looks[0] == looks[1] and os.readlink("/proc/self/ns/net") not in looks[0]
+    assert looks[0].endswith(f"['lo'] {errno.ECONNREFUSED} {errno.ENETUNREACH}")
+
+
+def test_a_gang_of_several_hosts_gets_no_network_of_its_own(watch: Watch) -> None:
+    units = [replace(each, network="none", addresses=("10.0.0.1", "10.0.0.2")) for each in gang("torchrun", "train.py")]
+    results = watch.runner.start(units).values()
+    assert {each.outcome for each in results} == {"refused"}
+    assert {"on several hosts (10.0.0.1, 10.0.0.2); use network: host" in each.detail for each in results} == {True}
+
+
+@needs_bwrap
+@needs_root
+def test_a_rank_that_waits_for_its_gang_s_network_ends_when_it_is_stopped(watch: Watch) -> None:
+    unit = replace(gang("torchrun", "train.py")[1], network="none")
+    watch.runner.start([unit])
+    watch.running(unit)
+    watch.runner.stop({unit.id: unit.instance_id}, cause=FailureCause.EVICTED)
+    assert watch.ended(unit).cause is FailureCause.EVICTED
+
+
+GIVE = """
+import os, socket, sys
+os.setuid(int(sys.argv[2]))
+with socket.socket(socket.AF_UNIX) as listener, open("/proc/self/ns/net") as network:
+    listener.bind(b"\\0" + sys.argv[1].encode())
+    listener.listen()
+    print("listening", flush=True)
+    socket.send_fds(listener.accept()[0], [b"1"], [network.fileno()])
+"""
+
+
+@needs_root
+@pytest.mark.parametrize("uid", [0, 65534])
+def test_a_gang_s_network_is_taken_from_root_only(uid: int) -> None:
+    name = f"hcloud-gang-test-{os.getpid()}-{uid}"
+    with subprocess.Popen([sys.executable, "-c", GIVE, name, str(uid)], stdout=subprocess.PIPE) as giver:
+        assert giver.stdout is not None and giver.stdout.readline() == b"listening\n"
+        found = gang_network._received(b"\0" + name.encode(), lambda: True)
+        giver.kill()
+    assert (found is None) == (uid != 0)
+    if found is not None:
+        os.close(found)
 
 
 @needs_bwrap
