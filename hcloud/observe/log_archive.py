@@ -198,11 +198,12 @@ class LogArchive:
     def prune(self, before: float) -> int:
         """Delete files last written before ``before`` (Unix seconds); return how many."""
         old = {p for p in self.folder.rglob("*") if p.is_file() and p.stat().st_mtime < before}
-        # Standard output goes first: next to it, missing standard error is taken for empty.
+        # Standard output goes first: next to it, missing standard error is taken for empty, and without the log of its
+        # tasks all of it for that of each.
         pruned = 0
         for path in sorted(old, key=lambda each: each.suffix != ".stdout"):
             output = path.with_suffix(".stdout")
-            if path.suffix != ".stderr" or output in old or not output.exists():
+            if path.suffix not in (".stderr", ".tasks") or output in old or not output.exists():
                 path.unlink(missing_ok=True)
                 pruned += 1
         return pruned

@@ -684,6 +684,8 @@ class JobFile(JobFilePart):
 
     @model_validator(mode="after")
     def _countable(self) -> JobFile:
+        if not self.matrix and "matrix" in self.model_fields_set:
+            raise AtKey("matrix", "names no variable; name one, such as lr: [0.1, 0.2], or leave it out")
         if self.array is None and not self.matrix:
             if self.tasks_per_unit != "auto":
                 raise AtKey("tasks_per_unit", "is for the tasks of an array; set array or matrix, or leave it out")

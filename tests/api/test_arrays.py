@@ -103,6 +103,7 @@ def test_what_names_no_task_is_refused_with_one_sentence(
         ({"matrix": {"HCLOUD_RANK": [1]}}, "job.matrix: has HCLOUD_RANK, which is a name that HCloud itself sets"),
         ({"matrix": {"a": [1, "1"]}}, "job.matrix: has 1 twice in a"),
         ({"matrix": {"a": [True]}}, "job.matrix.a[0]: must be a number or text"),
+        ({"matrix": {}}, "job.matrix: names no variable; name one, such as lr: [0.1, 0.2], or leave it out"),
         ({"matrix": {"a": []}}, "job.matrix.a: must have at least 1 entries"),
         ({"array": "0-9", "budget_usd": 5}, "job.budget_usd: is the limit of one job"),
     ],

@@ -157,9 +157,10 @@ def test_a_silent_unit_takes_one_file_and_pruned_output_is_missing_on_both_strea
     assert _both(archive) == (None, None)
 
 
-def test_errors_are_pruned_with_the_output_they_belong_to(tmp_path: Path) -> None:
+@pytest.mark.parametrize("beside", ["stderr", "tasks"])
+def test_errors_and_the_log_of_tasks_are_pruned_with_the_output_they_belong_to(tmp_path: Path, beside: str) -> None:
     archive = LogArchive(tmp_path, KEPT_MIB)
-    for stream, at in (("stderr", 100), ("stdout", 200)):
+    for stream, at in ((beside, 100), ("stdout", 200)):
         (tmp_path / f"{UNIT}.{stream}").write_bytes(b"x")
         os.utime(tmp_path / f"{UNIT}.{stream}", (at, at))
     assert archive.prune(150) == 0
