@@ -205,7 +205,7 @@ def test_job_survives_the_way_to_the_daemon_unchanged() -> None:
         {"metrics": probe, "tags": {"a": "b"}},
     ):
         job = parse_job({**LEAST, **keys, "resources": {"memory": "1GB", "disk": "1GB"}})
-        sent = json.loads(json.dumps(job.model_dump(mode="json")))
+        sent = json.loads(json.dumps(job.model_dump(mode="json", exclude_unset=True)))
         assert parse_job(sent) == job
         assert parse_job(sent).to_spec("al", NOW) == job.to_spec("al", NOW)
 
