@@ -16,8 +16,8 @@ from hcloud.store import Store
 _TIMELINE_KINDS = frozenset(EventKind) - {EventKind.SAMPLE}
 OWNERS_KINDS = frozenset({EventKind.SAMPLE, EventKind.JOB_PROFILED, EventKind.EXEC})
 """What was measured of a job, and done in it: for its owner and admins only."""
-OWNERS_FIELDS = frozenset({"features", RECORDED_IN})
-"""What a job runs, as far as it predicts the run time, and what was predicted: likewise."""
+OWNERS_FIELDS = frozenset({"features", "image", RECORDED_IN})
+"""What a job runs, as far as it predicts the run time, and in which image; and what was predicted: likewise."""
 MAX_EVENTS = 10_000
 MAX_MACHINES = 50
 """Machines with events in the timeline; further ones appear only in the job's own events."""

@@ -111,7 +111,9 @@ async def plan_jobs(context: Context, caller: CurrentCaller, requests: JobReques
         context.admit(specs)
         found = _PLANNED.validate_python(context.preview(specs))
         has_image = [spec.image is None or context.images.has_found(spec.image) for spec in specs]
-        lines = [asked_for_line(spec, has_image=there) for spec, there in zip(specs, has_image, strict=True)]
+        lines = [
+            asked_for_line(spec, has_image=there, is_planned=True) for spec, there in zip(specs, has_image, strict=True)
+        ]
         return [replace(each, asks_for=line) for each, line in zip(found, lines, strict=True)]
 
     return await context.long_work.response(list[PlannedJob], planned, at_once=caller.is_admin)

@@ -213,7 +213,9 @@ async def report(
         IdleCost.SEPARATE
     ),
 ) -> Response:
-    """Compute a report from the event log."""
+    """Compute a report from the event log; by ``image``, which only a job's owner may see, for admins only."""
+    if by == "image":
+        caller.require_admin("see the images of all jobs")
     if since is not None and until is not None and since > until:
         raise BadInput(f"since ({utc_text(round(since))}) is after until ({utc_text(round(until))}); swap them")
 

@@ -17,7 +17,7 @@ from hcloud.report import REPORT_NAMES, Column, ReportTable
 from hcloud.report.charts import report_figure
 
 SINCE_HELP = "a duration before now (a bare number is in seconds), or a UTC date or time"
-GROUPINGS = ("job", "user", "tag:KEY", "pool", "market", "day")
+GROUPINGS = ("job", "user", "tag:KEY", "framework", "pool", "market", "day")
 
 
 @click.command()
@@ -71,7 +71,8 @@ def report(
     decisions: placements compared in hindsight with their alternatives;
     run-times: how often runs ended within the limits predicted when their jobs were submitted.
 
-    Cost, performance and savings are grouped --by job (an array is one), task, user, tag:KEY, pool, market or day.
+    Cost, performance and savings are grouped --by job (an array is one), task, user, tag:KEY, framework, checkpoint,
+    gpus, image (admins only), pool, market or day.
     Right-sizing is grouped --by program, user or job. Accuracy is grouped --by quantity, application, question, type,
     user or day, of runtime --by feature, user, application or day; decisions by job, user, type, constraint or day;
     run-times by history (known runs of the program), user, application or day. Running machines and unfinished jobs

@@ -797,6 +797,7 @@ class EventKind(StrEnum):
 
     JOB_SUBMITTED = "job_submitted"  # name, tags, target_kind, vcpus, memory_mib, gpus (in words, if any), nodes,
     #                       priority, features (what predicts its run time; empty: it is not predicted); target fields;
+    #                       image, framework, checkpoint ("every 30 s"), if any;
     #                       of an array: tasks (how many); of a task, when it is made: array, task (its id),
     #                       submitted_at; of a job that waits for others: after ("job-7:succeeded")
     JOB_STATE = "job_state"  # from, to, code, text (+ numbers of the reason)

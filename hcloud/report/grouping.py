@@ -1,4 +1,4 @@
-"""What a report's rows stand for: jobs, users, values of a tag, pools, markets or days."""
+"""What a report's rows stand for: jobs, users, values of a tag, what jobs ask for, pools, markets or days."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ from hcloud.core.errors import BadInput
 from hcloud.core.model import Event
 
 DAY_S = 86400.0
-OF_JOBS = ("job", "task", "user", "tag")
+ASKED_FOR = ("image", "framework", "checkpoint", "gpus")
+"""Groupings by what jobs ask for."""
+OF_JOBS = ("job", "task", "user", "tag", *ASKED_FOR)
 OF_MACHINES = ("pool", "market", "day")
 
 
@@ -31,6 +33,8 @@ class JobFacts:
     """The array of which it is a task; empty: it is none."""
     task: int = 0
     """Id of the task in its array."""
+    asked: dict[str, str] = field(default_factory=dict)
+    """Of ASKED_FOR what it asks for, in words."""
 
     @property
     def label(self) -> str:
@@ -70,7 +74,10 @@ class Grouping:
         """Return the values of the key columns for a job; by job, tasks count to their array."""
         if self.kind in ("job", "task"):
             return (job.array or job.id if self.kind == "job" else job.label, job.name, job.user)
-        return (job.user,) if self.kind == "user" else (job.tags.get(self.tag, f"(no {self.tag})"),)
+        if self.kind == "user":
+            return (job.user,)
+        found = job.asked.get(self.kind) if self.kind in ASKED_FOR else job.tags.get(self.tag)
+        return (f"(no {self.tag or self.kind})" if found is None else found,)
 
     def day_of(self, at: float) -> str:
         """Return the date of a Unix time in the zone of the reader."""
@@ -106,7 +113,7 @@ def parse_grouping(by: str | None, default: str, further: tuple[str, ...] = (), 
     near = difflib.get_close_matches(kind, known, n=1)
     suggestion = {"tag": "tag:KEY with the tag's name"}.get(near[0], near[0]) if near else None
     hint = f"; did you mean {suggestion}?" if suggestion else ""
-    *names, last = ("job", "task", "user", "tag:KEY", *OF_MACHINES, *further)
+    *names, last = ("job", "task", "user", "tag:KEY", *ASKED_FOR, *OF_MACHINES, *further)
     raise BadInput(f"a report is grouped by {', '.join(names)} or {last}, not by {by!r}{hint}")
 
 
@@ -162,6 +169,7 @@ def job_facts(event: Event) -> JobFacts:
         target_kind=text(event, "target_kind"),
         array=text(event, "array"),
         task=task if isinstance(task, int) else 0,
+        asked={each: text(event, each) for each in ASKED_FOR if each in event.fields},
     )
 
 

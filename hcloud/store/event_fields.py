@@ -31,6 +31,12 @@ def submitted_fields(job: Job) -> dict[str, Any]:
     }
     if spec.resources.gpus is not None:
         fields |= {"gpus": spec.resources.gpus.words()}
+    if spec.image is not None:
+        fields |= {"image": spec.image}
+    if spec.framework is not None:
+        fields |= {"framework": spec.framework}
+    if spec.checkpoint is not None:
+        fields |= {"checkpoint": f"every {spec.checkpoint.every_s:g} s"}
     if job.is_array and spec.tasks is not None:
         fields |= {"tasks": len(spec.tasks)}
     if job.waits_for:

@@ -1,13 +1,16 @@
 """The performance and utilisation reports on small logs with obvious results, and what all reports share."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from hcloud.core.errors import BadInput
-from hcloud.core.model import Event, EventKind
+from hcloud.core.model import Checkpoint, Event, EventKind
 from hcloud.report import REPORT_NAMES, ReportTable, build_report, report_kinds
 from hcloud.simulator.outcome import outcome_of
+from hcloud.store.event_fields import submitted_fields
+from tests.planner.scenes import job, spec
 from tests.report.log_builder import HOUR, LogBuilder
 from tests.report.test_cost import rows
 
@@ -40,6 +43,18 @@ def log() -> LogBuilder:
     log.start(5, 1, 40.0)
     log.state(5, 40.0, "running")
     return log
+
+
+def test_jobs_are_grouped_by_what_they_ask_for() -> None:
+    log, plain = LogBuilder(), spec()
+    own = replace(plain, image="debian:12", framework="dask", checkpoint=Checkpoint(path="x", every_s=30.0))
+    for number, asks in ((1, plain), (2, own), (3, own)):
+        log.submit(number, **submitted_fields(job(number, asks=asks)))
+    for by, value in (("image", "debian:12"), ("framework", "dask"), ("checkpoint", "every 30 s")):
+        for report in ("performance", "cost", "savings"):
+            table = build_report(report, iter(log.events), 1000.0, by=by)
+            assert table.columns[0].name == by
+        assert rows(performance(log, by=by), "jobs") == {value: (2,), f"(no {by})": (1,), "total": (3,)}
 
 
 def test_performance_by_job(log: LogBuilder) -> None:
@@ -223,7 +238,10 @@ def test_cpu_time_of_a_running_unit_counts() -> None:
     ("asked", "message"),
     [
         ({"name": "costs"}, "no report 'costs'; known reports: cost, performance, savings, utilisation"),
-        ({"by": "usr"}, "by job, task, user, tag:KEY, pool, market or day, not by 'usr'; did you mean user\\?"),
+        (
+            {"by": "usr"},
+            "tag:KEY, image, framework, checkpoint, gpus, pool, market or day, not by 'usr'; did you mean user\\?",
+        ),
         ({"by": "tag"}, "did you mean tag:KEY with the tag's name\\?"),
         ({"by": "tag:"}, "not by 'tag:'"),
         ({"by": "job:3"}, "not by 'job:3'; did you mean job\\?"),

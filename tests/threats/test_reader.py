@@ -69,6 +69,9 @@ def job_id(served: Served) -> str:
         command=["sleep", "3", SECRET],
         env={"TOKEN": f"{SECRET}-env"},
         setup=f"true {SECRET}-setup",
+        image=f"registry.example/{SECRET}:1",
+        outputs=[f"{SECRET}-results/"],
+        checkpoint={"path": f"{SECRET}-state", "every": "60s"},
         progress={"file": f"{SECRET}-file"},
         metrics={"probe": ["/bin/echo", f"{SECRET}-probe"]},
         target={"best_effort": {}},
@@ -106,8 +109,9 @@ def test_nobody_else_sees_what_a_job_does_nor_what_it_writes(
     assert len(paths) > 12
     with served.caller(name) as other:
         answers = {path: other.get(asked) for path, asked in paths.items()}
+        by_image = other.get("/v1/reports/cost?by=image")
     assert [path for path, answer in answers.items() if SECRET in answer.text] == []
-    assert answers["/v1/jobs/{job_id}/logs"].status_code == 403
+    assert answers["/v1/jobs/{job_id}/logs"].status_code == by_image.status_code == 403
     assert "only ada or an admin may read the output of" in answers["/v1/jobs/{job_id}/logs"].text
     shown = answers["/v1/jobs/{job_id}"].json()
     assert (shown["state"], shown["spec"]["name"], shown["spec"]["user"]) == ("succeeded", "private", "ada")
