@@ -45,7 +45,7 @@ from hcloud.engine.sandbox import Cell, Isolation, prepare_cell
 from hcloud.engine.task_sequence import TASK_LAUNCHER, TaskSequence, woken_by_signals
 from hcloud.engine.task_workdir import TaskWorkdir, empty, open_folders
 from hcloud.engine.unit import CHECKPOINT_ASKED, RESTORE, STOP_SIGNAL, WORKDIR, Unit
-from hcloud.engine.usage import descendants
+from hcloud.engine.usage import descendants, owner_of
 from hcloud.engine.wire import INPUTS
 from hcloud.provider import ExitRecord, UnitSpec
 
@@ -55,8 +55,8 @@ LOG = "keepers.log"
 WATCH_S = 0.5
 KILL_S = 5.0
 SANDBOX_ENDS_S = 0.1
-BEGUN_S = 0.2
-"""A unit that is not over so long after its keeper took it has begun."""
+BEGUN_LOOK_S = 0.1
+"""Pause between two looks whether a unit that is not over yet has begun."""
 FULL_DISK_BYTES = MIB
 UNPACKING_BYTES = 512 * MIB
 """Memory that unpacking and fetching may take: a header of an archive may claim any size."""
@@ -80,8 +80,8 @@ class Keeper:
         """``say_begun`` is called, once, if the unit is not over soon: others may begin then."""
         self._unit, self._spec, self._uid, self._profile = unit, spec, uid, profile
         self._prepared, self._say_begun = prepared, say_begun
-        self._begun_at: float | None = None
-        """When to say that it has begun (monotonic seconds)."""
+        self._begun_look_at: float | None = None
+        """When to look next whether it has begun (monotonic seconds); None: that was said."""
         self._bootstrap, self._isolation, self._clock = bootstrap, isolation, clock or SystemClock()
         self._group = group_for(isolation.cgroup, unit.id)
         # The hooks of a unit that is measured are those of its copies.
@@ -108,8 +108,10 @@ class Keeper:
     def run(self) -> None:
         """Set up, run, clean up, record."""
         exit_code: int | None = None
-        self._begun_at = time.monotonic() + (0.0 if self._begins_slowly else BEGUN_S)
-        self._say_if_begun()
+        if self._begins_slowly:
+            self._say_begun()
+        else:
+            self._begun_look_at = time.monotonic() + BEGUN_LOOK_S
         try:
             exit_code = self._run_all(self._prepare())
         except InputsFailed as failed:
@@ -145,9 +147,15 @@ class Keeper:
         return any(each is not None for each in slow) or (self._unit.path / WORKDIR).exists()
 
     def _say_if_begun(self) -> None:
-        if self._begun_at is not None and time.monotonic() >= self._begun_at:
-            self._begun_at = None
+        if self._begun_look_at is None or time.monotonic() < self._begun_look_at:
+            return
+        # A process belongs to the unit's user once it is a program that was started with that user's rights.
+        processes = self._group.processes() if self._group is not None else ()
+        if self._group is None or any(owner_of(each) == self._uid for each in processes):
+            self._begun_look_at = None
             self._say_begun()
+        else:
+            self._begun_look_at = time.monotonic() + BEGUN_LOOK_S
 
     def _prepare(self) -> Cell:
         root = self._unit.path / "root"
@@ -476,7 +484,7 @@ class Keeper:
 
     def _patience(self) -> float:
         now = time.monotonic()
-        times = [each for each in (self._deadline, self._kill_at, self._begun_at) if each is not None]
+        times = [each for each in (self._deadline, self._kill_at, self._begun_look_at) if each is not None]
         return max(0.0, min([now + WATCH_S, *times]) - now)
 
     def _reap(self) -> None:

@@ -63,6 +63,14 @@ def descendants(root: int, depth: int = 1 << 30) -> set[int]:
     return found
 
 
+def owner_of(pid: int) -> int | None:
+    """Return the user id of a process, 0 where it may not be looked into; None: it has ended."""
+    try:
+        return os.stat(f"/proc/{pid}").st_uid
+    except OSError:
+        return None
+
+
 def tree_usage(pids: Iterable[int]) -> TreeUsage:
     """Sum what the processes used; those that end meanwhile count as nothing."""
     cpu_ticks = memory_pages = read = written = 0

@@ -156,10 +156,11 @@ def test_units_that_wait_for_their_turn_outlive_a_restart_of_the_worker_or_never
 ) -> None:
     units = [spec_of(new_unit_id(), command=("sleep", "600"), stop_grace_s=1.0) for _ in range(8)]
     watch.registered(NAME)
-    assert {each.outcome for each in watch.runner.start(units).values()} == {"started"}
+    files = [machine.unit(each.id) for each in units]
+    watch.runner.start(units)
+    wait_until(lambda: all(each.path.exists() for each in files), timeout_s=60)
     machine.supervisor.send_signal(end)
     machine.supervisor.wait()
-    files = [machine.unit(each.id) for each in units]
     wait_until(lambda: all(each.keeper_pid or not each.kept for each in files), timeout_s=60)
     waited = [each for each, unit in zip(units, files, strict=True) if not unit.kept]
     assert len(waited) == 0 if end is signal.SIGTERM else len(waited) < len(units)
