@@ -1,4 +1,5 @@
-"""A job that misses its target beside neighbours is pinned to better CPUs of its machine before anything else."""
+"""A job that misses its target beside neighbours is pinned to better CPUs of its machine before anything else; two late
+readings of a service are enough for that, and for vCPUs that are free."""
 
 from __future__ import annotations
 
@@ -58,7 +59,7 @@ def late_service(*things: Job | Instance, ms: tuple[float, ...] = (3.0,) * 10 + 
 
 
 def pins(plan: Plan) -> dict[str, tuple[int, ...] | None]:
-    return {each.job_id: each.ranks[0].cpus for each in of(plan, Resize)}
+    return {each.job_id: each.ranks[0].cpus for each in of(plan, Resize) if each.ranks[0].cpus is not None}
 
 
 def test_two_late_readings_pin_a_service_off_the_cpu_of_a_hog() -> None:
@@ -81,9 +82,25 @@ def test_two_late_readings_pin_a_service_off_the_cpu_of_a_hog() -> None:
         (3.0,) * 12,
     ],
 )
-def test_fewer_or_smaller_excesses_pin_nothing(ms: tuple[float, ...]) -> None:
+def test_fewer_or_smaller_excesses_pin_and_resize_nothing(ms: tuple[float, ...]) -> None:
     here = host()
-    assert pins(decide(late_service(service(here, 0), hog(here, 0), here, ms=ms))) == {}
+    assert not of(decide(late_service(service(here, 0), hog(here, 0), here, ms=ms)), Resize)
+    assert not of(decide(late_service(service(here), here, ms=ms)), Resize)
+
+
+def test_two_late_readings_give_a_service_vcpus_that_are_free() -> None:
+    here = host(None, 4.0)
+    plan = decide(late_service(service(here), hog(here), here))
+    [made], [resized] = of(plan, Correct), of(plan, Resize)
+    assert (made.step, made.reason.numbers["readings"], resized.job_id) == ("resize", 2, "job-1")
+    assert resized.ranks[0].resources == need(2.0)  # correction.resize_limit
+    assert pins(plan) == {}
+
+
+def test_vcpus_that_neighbours_hold_are_not_taken_early() -> None:
+    here = host(None)
+    plan = decide(late_service(service(here), hog(here), here))
+    assert not of(plan, Correct) + of(plan, Resize) + of(plan, Miss)
 
 
 def test_without_a_topology_nothing_is_pinned() -> None:

@@ -41,7 +41,7 @@ from hcloud.planner.correction.monitor import (
     rank_samples,
 )
 from hcloud.planner.correction.option import NoOption, Option, remaining_s, saved_s
-from hcloud.planner.correction.scaling import more_nodes, resize
+from hcloud.planner.correction.scaling import RESIZE, more_nodes, resize
 from hcloud.planner.correction.stragglers import profiled_since, relaunch_stragglers, restart_speedup
 from hcloud.planner.fleet import SLACK, Mask
 from hcloud.planner.placement.open_instances import has_room_now, usable
@@ -53,6 +53,8 @@ from hcloud.planner.text import percent, seconds
 from hcloud.spec.validation import counted
 
 REPROFILE, RECLASSIFY, EVICT = "reprofile", "reclassify", "evict"
+EARLY_STEPS = (REPIN, RESIZE)
+"""Steps for a service that wait for ``LATE_READINGS`` only."""
 INSPECTED, SLOWED, SAMPLED = "inspected", "slowed", "sampled"
 _INSPECTIONS = (INSPECTED, SLOWED, SAMPLED, RECLASSIFY)
 """Steps after which a job is not sampled again for ``sample_every_s``."""
@@ -200,9 +202,9 @@ def _correct_target(context: PlanContext, view: RankSamples) -> bool:
     """
     policy, assessment = context.policy.correction, view.assess()
     if assessment is None:
-        return _repin_early(context, view)
+        return _help_early(context, view)
     if not assessment.missed(deviations_of(policy.confidence), policy.margin):
-        if _repin_early(context, view):
+        if _help_early(context, view):
             return True
         if view.job.unmet_code and assessment.pace.mean >= assessment.enough(policy.margin) * assessment.wanted:
             text = f"meets its target again: {_measured(view, assessment)}"
@@ -233,25 +235,28 @@ def _correct_target(context: PlanContext, view: RankSamples) -> bool:
     return False
 
 
-def _repin_early(context: PlanContext, view: RankSamples) -> bool:
-    """Pin a service to better CPUs once its last readings are clearly late: that costs nearly nothing and can be
-    undone, so it waits for less evidence than other steps (Mage §4.2)."""
+def _help_early(context: PlanContext, view: RankSamples) -> bool:
+    """Pin a service to better CPUs or give it free ones once its last readings are clearly late; return whether that
+    was done. Both cost nearly nothing and can be undone, so they wait for less evidence than other steps (Mage §4.2).
+    """
     policy, late = context.policy.correction, _late_lately(context, view)
     if late is None or view.expectation.steps_taken >= policy.max_steps_per_attempt:
         return False
-    for option in repin(context, view, late):
-        if isinstance(option, Option):
-            _take(context, view, late, option)
-            return True
+    for step in EARLY_STEPS:
+        for option in _OPTIONS[step](context, view, late) if step in policy.steps else ():
+            if isinstance(option, Option) and _is_worthwhile(context, late, option.factor, option.cost_s):
+                _take(context, view, late, option)
+                return True
     return False
 
 
 def _late_lately(context: PlanContext, view: RankSamples) -> Assessment | None:
-    """Return how late a service's last readings are, if other CPUs might help it."""
+    """Return how late a service's last readings are, if a step that costs nearly nothing might help it."""
+    policy = context.policy.correction
     if view.job.unmet_code:  # it was tried, and is again with the other steps
         return None
-    late = view.late_lately(context.policy.correction.margin)
-    return late if late is not None and can_repin(context, view) else None
+    late = view.late_lately(policy.margin)
+    return late if late is not None and (RESIZE in policy.steps or can_repin(context, view)) else None
 
 
 def _switched_off(view: RankSamples, step: str) -> Sequence[NoOption]:
@@ -541,7 +546,7 @@ _OPTIONS: dict[str, Callable[[PlanContext, RankSamples, Assessment], Iterator[Op
     REPIN: repin,
     "reprofile": _reprofile,
     "reclassify": _reclassify,
-    "resize": resize,
+    RESIZE: resize,
     SQUEEZE: squeeze,
     "evict": _evict,
     "nodes": more_nodes,

@@ -156,7 +156,9 @@ def _speedup_with(view: RankSamples, assessment: Assessment, vcpus: float) -> fl
     known, now, then = view.known(), view.estimate(), view.estimate(vcpus=vcpus)
     if assessment.by == "latency":
         cpu = view.pace("cpu_s")
-        use = min(MOST_UTILISATION, cpu.mean / view.held.resources.vcpus) if cpu is not None else 0.0
+        if cpu is None:  # too few readings yet
+            return vcpus / view.held.resources.vcpus
+        use = min(MOST_UTILISATION, cpu.mean / view.held.resources.vcpus)
         return (1.0 - use * view.held.resources.vcpus / vcpus) / (1.0 - use)
     if known is not None and known.by_step and now is not None and then is not None:
         return float(np.exp(then.mean - now.mean))
