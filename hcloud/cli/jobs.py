@@ -174,7 +174,11 @@ def cancel(jobs: tuple[str, ...], every: bool, all_users: bool, yes: bool, form:
         raise click.Abort
     for each in ids if not every else ():  # one that is misspelt must not leave the others cancelled
         client.get(f"/v1/jobs/{each}/tasks" if "[" in each else f"/v1/jobs/{each}")
-    cancelled = [client.post(f"/v1/jobs/{each}/cancel") for each in ids]
+    from hcloud.cli.waiting_line import working
+
+    cancelled: list[dict[str, Any]] = []
+    with working(lambda: f"{len(cancelled)} of {len(ids)} jobs cancelled"):
+        cancelled += (client.post(f"/v1/jobs/{each}/cancel") for each in ids)
     write_rows(form, cancelled, CANCELLED_COLUMNS, _cancelled_row)
 
 

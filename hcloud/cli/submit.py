@@ -93,7 +93,10 @@ def submit(
         _show_plan(client, jobs, form, on_stderr=True)
         if not confirmed(f"Submit {_count(jobs)}?", yes):
             raise click.Abort
-    submitted = send(client, [job for job in jobs if not job.get("schedule")])
+    from hcloud.cli.waiting_line import working
+
+    with working(f"submitting {len(jobs)} job{'s' * (len(jobs) > 1)}"):
+        submitted = send(client, [job for job in jobs if not job.get("schedule")])
     submitted += save_schedules(client, [job for job in jobs if job.get("schedule")])
     if quiet or form != "table":
         _warn_of_late(submitted)
@@ -195,13 +198,16 @@ def _show_plan(client: Connection, jobs: Sequence[Mapping[str, Any]], form: str,
 
     Return 1 if one of them can never run, else 0.
     """
+    from hcloud.cli.waiting_line import working
+
     planned: list[dict[str, Any]] = []
     size, schedules = batch_size(jobs), [job for job in jobs if job.get("schedule")]
     if schedules:  # what is submitted each time
         jobs = [{key: value for key, value in job.items() if key != "schedule"} for job in jobs]
     for start in range(0, len(jobs), size):
         batch = jobs[start : start + size]
-        answer = posted(client, "/v1/plan", [{"job": job} for job in batch])
+        with working(f"planning {len(jobs)} job{'s' * (len(jobs) > 1)}"):
+            answer = posted(client, "/v1/plan", [{"job": job} for job in batch])
         planned += [_with_names(each, batch) for each in answer]
     code = 1 if any(each["action"] == "fail" for each in planned) else 0
     _warn_of_late(planned)
