@@ -18,12 +18,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-
-from playwright.sync_api import Page, sync_playwright
+from typing import TYPE_CHECKING
 
 from bench.pages import busy_daemon
 from bench.rows import Row, machine
 from tests.daemon.home import Home
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
 
 TARGET_MS = 300.0
 LOADS = 9
@@ -140,6 +142,8 @@ def main() -> int:
     missed = False
     print(f"machine: {machine()}")
     flags = [*FLAGS, *(["--no-sandbox"] if os.geteuid() == 0 else [])]
+    from playwright.sync_api import sync_playwright  # bench imports this module where no browser is installed
+
     with busy_daemon() as (home, _), web_address(home) as address, sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium, args=flags)
         page = browser.new_page(viewport={"width": 1280, "height": 800})

@@ -373,15 +373,21 @@ class UnitDirectories:
     def bury(self, unit: Unit, at: float, findings: Findings | None = None) -> None:
         """Write the exit record of a unit without a keeper and without one.
 
-        After a reboot, and when the keeper was killed while the command ran, that is INSTANCE_LOST: the fault is this
-        machine's, not the program's. A unit that never started its command is START_REFUSED, which may be tried again.
+        After a reboot, when the keeper was killed while the command ran, and when no keeper ever took it, that is
+        INSTANCE_LOST: the fault is this machine's, not the program's. A unit whose keeper never started its command is
+        START_REFUSED, which may be tried again.
         """
         spec, started, stop = unit.read("spec.json") or {}, unit.read("started.json"), unit.read("stop.json")
         rebooted = spec.get("boot_id") != boot_id()
-        cause: FailureCause | None = FailureCause.INSTANCE_LOST if started else FailureCause.START_REFUSED
-        detail = "its keeper was killed" if started else "its keeper was killed before the command started"
+        cause: FailureCause | None = FailureCause.INSTANCE_LOST
         if rebooted:
-            cause, detail = FailureCause.INSTANCE_LOST, "the machine was restarted"
+            detail = "the machine was restarted"
+        elif started:
+            detail = "its keeper was killed"
+        elif unit.keeper_pid is None:
+            detail = "its worker ended before it began"
+        else:
+            cause, detail = FailureCause.START_REFUSED, "its keeper was killed before the command started"
         if stop is not None:
             cause = FailureCause(stop["cause"]) if stop["cause"] else None
         started_at = started["at"] if started else at

@@ -168,7 +168,7 @@ def test_units_that_wait_for_their_turn_outlive_a_restart_of_the_worker_or_never
     for each in units:
         if each in waited:
             record = watch.ended(each)
-            assert (record.cause, record.exit_code) == (FailureCause.START_REFUSED, None)
+            assert (record.cause, record.exit_code) == (FailureCause.INSTANCE_LOST, None)
         else:
             watch.running(each)
     watch.runner.stop({each.id: NAME for each in units}, cause=None)

@@ -112,15 +112,22 @@ def test_half_made_directories_are_swept(units: UnitDirectories) -> None:
 
 
 @pytest.mark.parametrize(
-    ("started", "boot", "cause"),
-    [(True, boot_id(), "instance_lost"), (False, boot_id(), "start_refused"), (False, "earlier", "instance_lost")],
+    ("kept", "started", "boot", "cause"),
+    [
+        (True, True, boot_id(), "instance_lost"),
+        (True, False, boot_id(), "start_refused"),
+        (False, False, boot_id(), "instance_lost"),
+        (True, False, "earlier", "instance_lost"),
+    ],
 )
 def test_unit_without_keeper_is_buried_for_what_happened(
-    units: UnitDirectories, started: bool, boot: str, cause: str
+    units: UnitDirectories, kept: bool, started: bool, boot: str, cause: str
 ) -> None:
     created = units.create("u", {**SPEC, "boot_id": boot})
     assert created is not None
     unit, lock = created
+    if kept:
+        os.write(lock, b'{"pid":1}')
     os.close(lock)
     if started:
         unit.write("started.json", {"at": 3.0})
