@@ -13,6 +13,7 @@ from hcloud.core.model import Event, EventKind
 from hcloud.report import MoneyReport, build_money_reports, build_report, fleet
 from hcloud.report.cost import CostTable
 from hcloud.report.fleet import Stretch
+from hcloud.report.stretches import read_stretches
 from hcloud.report.table import ReportTable
 from hcloud.spend_ledger import SpendLedger
 from tests.report.log_builder import HOUR, LogBuilder
@@ -105,9 +106,19 @@ def test_seeded_faults_are_detected(monkeypatch: pytest.MonkeyPatch, fault: str)
         check_all_is_charged_once(build_report, max_examples=200, phases=[Phase.generate], print_blob=False)
 
 
-@given(machines, moments)
-@settings(max_examples=20)
-def test_one_pass_makes_the_reports_that_one_pass_each_makes(drawn: list[Any], since: float) -> None:
+def test_one_pass_makes_the_reports_that_one_pass_each_makes() -> None:
+    settings(max_examples=20)(given(machines, moments)(check_one_pass))()
+
+
+def test_a_pass_that_only_one_report_follows_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hcloud.report.read_stretches", lambda log, sums, *period: read_stretches(log, sums[:1], *period))
+    some = settings(max_examples=20, phases=[Phase.generate], print_blob=False)
+    with pytest.raises(AssertionError):
+        some(given(machines, moments)(check_one_pass))()
+
+
+def check_one_pass(drawn: list[Any], since: float) -> None:
+    """Check that reports made together are those that are made one by one."""
     log, _ = history(drawn)
     about = {"provider": "aws", "commitment_kind": "type", "commitment": "r-a/small", "count": 2, "usd_per_h": 0.5}
     log.add(EventKind.COMMITMENT, 0.0, unused=2.0, **about)
