@@ -12,6 +12,7 @@ import os
 import selectors
 import signal
 import socket
+import tempfile
 import traceback
 import warnings
 from collections.abc import Iterator, Sequence
@@ -66,10 +67,12 @@ class _Pool:
             portions.setdefault(item.nodeid if by_test else item.nodeid.partition("::")[0], []).append(item)
         # Not in the order of their names: else one worker ends with the longest ones, and the others wait for it.
         self._portions = sorted(portions.values(), key=lambda items: not items[0].nodeid.startswith(LONGEST))
-        # All workers read the numbers of portions at one common offset, so that each number is read once.
-        self._numbers = os.memfd_create("portions")
-        os.write(self._numbers, b"".join(number.to_bytes(4, "big") for number in range(len(portions))))
-        os.lseek(self._numbers, 0, os.SEEK_SET)
+        # All workers read the numbers of portions at one common offset, so that each number is read once. Not in a
+        # memfd, whose offset Linux does not lock: two workers could read the same number.
+        with tempfile.TemporaryFile(buffering=0) as numbers:
+            numbers.write(b"".join(number.to_bytes(4, "big") for number in range(len(portions))))
+            numbers.seek(0)
+            self._numbers = os.dup(numbers.fileno())
         self._basetemp: Path = session.config._tmp_path_factory.getbasetemp()  # type: ignore[attr-defined]
         self._workers: list[_Worker] = []
         self._forked = 0

@@ -102,8 +102,8 @@ def test_run_says_what_its_job_waits_for_and_how_long_others_waited(shell: Shell
     admin.post("/v1/pause", json={"reason": "kernel update"})
     with at_terminal(shell, "run", "-y", "-q", "--", "echo", "here it is", columns=200) as terminal:
         terminal.until("job-1 waits ")
-        terminal.until("(others 1m30s, 9 in 10 up to 1m30s): ")
         terminal.until("kernel update")
+        terminal.until(" (others waited 1m30s, 9 in 10 up to 1m30s)")
         admin.post("/v1/resume")
         assert terminal.ended() == 0
         assert "here it is" in terminal.shown
