@@ -111,7 +111,9 @@ def test_one_pass_makes_the_reports_that_one_pass_each_makes() -> None:
 
 
 def test_a_pass_that_only_one_report_follows_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hcloud.report.read_stretches", lambda log, sums, *period: read_stretches(log, sums[:1], *period))
+    monkeypatch.setattr(
+        "hcloud.report.read_stretches", lambda log, sums, *period: read_stretches(log, sums[:1], *period)
+    )
     some = settings(max_examples=20, phases=[Phase.generate], print_blob=False)
     with pytest.raises(AssertionError):
         some(given(machines, moments)(check_one_pass))()
