@@ -15,6 +15,9 @@ from hcloud.cli.output import WholeRange
 from hcloud.client.connection import Connection, trusted_authorities
 from hcloud.core.errors import BadInput
 
+FIRST_PAGES = ("/", "/jobs", "/machines", "/applications", "/money")
+"""Made once before a browser comes: the first of each after its start takes the daemon up to a second."""
+
 
 @click.command()
 @click.option(
@@ -30,6 +33,8 @@ def web(port: int, open_browser: bool) -> None:
     """
     client = Connection()
     client.get("/v1/status")  # says what is wrong before a browser does
+    for page in FIRST_PAGES:
+        client.send("GET", page)
     listener = _listen(port)
     with contextlib.closing(listener), contextlib.suppress(KeyboardInterrupt):
         asyncio.run(_serve(client, listener, open_browser))
