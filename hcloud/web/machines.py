@@ -43,7 +43,8 @@ LOSSES_SHOWN = 20
 UNKNOWN_SHOWN = 4
 """Of the jobs of whose losses nothing is known, which would fill the page of a fleet without profiles."""
 LOSSES_KEPT = 64
-LOSSES_FRESH_S = 30.0
+LOSSES_FRESH_S, LOSSES_OF_OTHERS_S = 30.0, 5.0
+"""How long losses are kept: while the same jobs run side by side, and while others do."""
 _Order = Callable[[MachineUse], tuple[float | str, ...]]
 ORDERS: Mapping[str, tuple[str, _Order]] = {
     "unused": ("most money unused", lambda use: (-use.unused_usd_per_h, use.used_share, number_of(use.id))),
@@ -153,24 +154,27 @@ class LossCache:
     def __init__(self, context: ApiContext) -> None:
         """Prepare; nothing is computed yet."""
         self._context = context
-        self._kept: dict[tuple[object, ...], tuple[float, list[NeighbourView]]] = {}
+        self._kept: dict[tuple[object, ...], tuple[float, frozenset[tuple[str, str]], list[NeighbourView]]] = {}
         self._lock = threading.Lock()
 
     def losses(self, asked: tuple[object, ...], uses: Callable[[], Sequence[MachineUse]]) -> list[NeighbourView]:
-        """Return the losses on the machines that ``uses`` returns, the largest first; kept for ``LOSSES_FRESH_S``."""
+        """Return the losses on the machines that ``uses`` returns, the largest first; kept for ``LOSSES_FRESH_S``, or
+        ``LOSSES_OF_OTHERS_S`` where other jobs run there now."""
         now = self._context.clock.now()
         with self._lock:
-            known = self._kept.get(asked)
-            if known is not None and 0.0 <= now - known[0] < LOSSES_FRESH_S:
-                return known[1]
             shared = [use for use in uses() if len(use.jobs) > 1]
+            together = frozenset((use.id, job.id) for use in shared for job in use.jobs)
+            known = self._kept.get(asked)
+            fresh_s = LOSSES_FRESH_S if known is not None and known[1] == together else LOSSES_OF_OTHERS_S
+            if known is not None and 0.0 <= now - known[0] < fresh_s:
+                return known[2]
             snapshot = self._context.snapshot()
             records = {record.key: record for _, record in self._context.store.co_runs()} if shared else {}
             found = [loss for use in shared for loss in neighbour_losses(use, snapshot, records)]
             found.sort(key=lambda loss: -max(loss.measured or 0.0, loss.expected or 0.0))
             if len(self._kept) >= LOSSES_KEPT:
                 self._kept.clear()
-            self._kept[asked] = now, found
+            self._kept[asked] = now, together, found
             return found
 
 

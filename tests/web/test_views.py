@@ -26,7 +26,7 @@ from hcloud.web.applications import history_words
 from hcloud.web.fleet import FRESH_S, FleetCache, JobsByClass, MachineUses, busy_vcpus, fleet_groups
 from hcloud.web.heat import EarlierUse, heat_map, use_points
 from hcloud.web.jobs import known_name
-from hcloud.web.machines import busy_history, neighbour_losses
+from hcloud.web.machines import LOSSES_OF_OTHERS_S, busy_history, neighbour_losses
 from hcloud.web.money import day_chart
 from hcloud.web.timeline import job_periods, period_totals, timeline_entries
 from hcloud.web.what_if import WhatIfRun, WhatIfRuns
@@ -250,6 +250,19 @@ def test_losses_by_neighbours_are_listed_for_the_machines_of_a_page(fresh_site: 
         ("inst-1", "job-2"),
     ]
     assert "no jobs run side by side" in fresh_site.browser("eve").get("/machines/part/neighbours?page=9").text
+
+
+def test_a_new_neighbour_is_listed_before_other_losses_are_computed_anew(fresh_site: Site) -> None:
+    def submit_and_look(number: int) -> str:
+        fresh_site.submitted("ada", name=f"job-{number}", command=["sleep", "900"], resources={"vcpus": 0.1})
+        fresh_site.deployment.cycle(8)
+        return fresh_site.browser("eve").get("/machines/part/neighbours").text
+
+    submit_and_look(1)
+    fresh_site.deployment.clock.advance(LOSSES_OF_OTHERS_S)
+    assert 'href="/jobs/job-2"' in submit_and_look(2)
+    fresh_site.deployment.clock.advance(LOSSES_OF_OTHERS_S)
+    assert 'href="/jobs/job-3"' in submit_and_look(3)
 
 
 def test_use_over_time_adds_up_the_units_that_still_report() -> None:
