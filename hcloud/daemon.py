@@ -11,8 +11,7 @@ import logging
 import os
 import signal
 import threading
-import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, replace
@@ -90,9 +89,8 @@ from hcloud.wiring import (
 
 _log = logging.getLogger("hcloud")
 DAY_S = 86_400.0
-MIN_PAUSE_S, BUSY_PAUSE_S = 0.05, 0.2
-"""Minimum pause between cycles; longer when so many began within a second that the next one can do more at once."""
-BUSY_CYCLES = 5
+MIN_PAUSE_S = 0.05
+"""Minimum pause between cycles."""
 STANDBY_PAUSE_S = 0.1
 """How often a standby looks whether it may lead: when the leader ends in order, it takes over within this time."""
 ERROR_PAUSE_S = 2.0
@@ -230,8 +228,6 @@ class Daemon:
         self._stop = SignalledEvent()
         self._reload = SignalledEvent()
         self._cycle_began_at: float | None = None
-        self._cycle_begins = deque[float](maxlen=BUSY_CYCLES)
-        """When the last cycles began (monotonic seconds)."""
         self._price_refresh: threading.Thread | None = None
         self._prices_notes: list[str] = []
         self._was_leader: bool | None = None
@@ -284,16 +280,12 @@ class Daemon:
                 _log.critical("the API thread died; exiting so that the supervisor restarts the daemon")
                 return
             self._wake.clear()
-            self._cycle_begins.append(time.monotonic())
             pause_s = self._cycle_once()
             if self.watch.is_settling or (self.tokens is not None and self.tokens.is_settling):
                 pause_s = min(pause_s, SETTLE_S)
-            begins = self._cycle_begins
-            is_busy = len(begins) == BUSY_CYCLES and time.monotonic() < begins[0] + 1.0
-            least_s = BUSY_PAUSE_S if is_busy else MIN_PAUSE_S
-            self.clock.wait(self._stop, min(least_s, pause_s) if pause_s > MIN_PAUSE_S else least_s)
-            if pause_s > least_s:
-                self.clock.wait(self._wake, pause_s - least_s)
+            self.clock.wait(self._stop, min(MIN_PAUSE_S, pause_s))
+            if pause_s > MIN_PAUSE_S:
+                self.clock.wait(self._wake, pause_s - MIN_PAUSE_S)
 
     def _await_news(self, source: NewsSource) -> None:
         """Begin a cycle when the engine has news. Without an answer the interval between cycles has to do."""
