@@ -16,7 +16,7 @@ from hcloud.client.connection import Connection, trusted_authorities
 from hcloud.core.errors import BadInput
 
 FIRST_PAGES = ("/", "/jobs", "/machines", "/applications", "/money")
-"""Made once before a browser comes: the first of each after its start takes the daemon up to a second."""
+"""Pages that are made once before a browser comes: the first of each takes a new daemon up to a second."""
 
 
 @click.command()

@@ -398,7 +398,7 @@ class AgentLink:
         await self._outgoing.put(message)
 
     async def _send(self, answer: Any, content: FileRange) -> None:
-        """Send an answer with its content past the messages; whoever asked asks again for what does not arrive."""
+        """Send an answer with its content past the messages; what does not arrive is asked for again."""
         with suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError, OSError):
             await send(self._open_content(), answer.SerializeToString(), content)
 

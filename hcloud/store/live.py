@@ -101,7 +101,7 @@ class LiveView:
         return (*self.arrays, *self.held, *(each for each in self.jobs if not each.array))
 
     def newest_submitted(self) -> Iterator[Job]:
-        """Yield the same jobs, the newest first; whoever needs the first few does not pay for the others."""
+        """Yield the same jobs, the newest first, each when it is asked for."""
         single = (each for each in reversed(self.jobs) if not each.array)
         kinds = (reversed(self.arrays), reversed(self.held), single)
         return merge(*kinds, key=lambda job: number_of(job.id), reverse=True)

@@ -73,7 +73,7 @@ class ReportCache:
 
     def fresh(self, period: str, asked: Sequence[MoneyReport]) -> list[KeptReport]:
         """Return reports of a period; those that are not fresh are computed. Raises BadInput."""
-        with self._turn:  # whoever waited here finds what the one before computed
+        with self._turn:  # a request that waited finds what the one before computed
             missing = [each for each in asked if not self._is_fresh(self.last(period, each))]
             if missing:
                 self._compute(period, missing)
