@@ -114,3 +114,29 @@ def test_wrong_input_of_the_command_is_refused_with_a_reason(tmp_path: Path, rel
         number = str(taken.getsockname()[1])
         err = shell.run("web", "--port", number, exit_code=2, HCLOUD_SOCKET=str(relay_site[1]))[1]
     assert f"--port {number}: cannot listen on 127.0.0.1" in err
+
+
+class WatchedPages(WebPages):
+    """Pages that note which of them are asked for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: list[str] = []
+
+    def covers(self, path: str) -> bool:
+        """Note a path of theirs."""
+        found = super().covers(path)
+        self.asked += [path] if found else []
+        return found
+
+
+def test_each_page_is_made_once_before_the_address_is_printed(tmp_path: Path) -> None:
+    pages = WatchedPages()
+    with serving() as site, site.deployment.served(pages=pages) as server:
+        environment = {"HCLOUD_SOCKET": str(server.socket_path), "PYTHONUNBUFFERED": "1"}
+        with Shell(tmp_path, environment).start("web") as process:
+            assert process.stdout is not None
+            assert process.stdout.readline().startswith("open http://127.0.0.1:")
+            made = list(pages.asked)
+            process.terminate()
+    assert list(dict.fromkeys(made)) == ["/", "/jobs", "/machines", "/applications", "/money"]
