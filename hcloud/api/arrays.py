@@ -151,18 +151,22 @@ def _states(store: Store, array: Job, positions: Sequence[int]) -> Iterator[tupl
 
 
 # -------------------------------------------------------------------------------------------------------------- cancel
-def cancel(context: ApiContext, caller: Caller, reference: str) -> JobView:
-    """Request the cancellation of a job, an array or tasks; return the job, or the array of the tasks."""
-    store, now = context.store, context.clock.now()
-    name, ids = split_reference(reference)
-    caller.require_owner(store.job(name).spec.user, f"cancel {reference}")
-    if ids is None:
-        job = store.request_cancel(name, caller.name, now)
-    else:
-        array, positions = find_tasks(store, reference)
-        job = store.cancel_tasks(array.id, positions, caller.name, now)
+def cancel(context: ApiContext, caller: Caller, references: Sequence[str]) -> list[JobView]:
+    """Request the cancellation of jobs, arrays and tasks: all, or none if one is unknown or someone else's.
+
+    Returns each job; of tasks their array. Raises NotFound and Refused.
+    """
+    chosen = [_cancellable(context.store, caller, each) for each in references]
+    jobs = context.store.request_cancels(chosen, caller.name, context.clock.now())
     context.wake()
-    return view(store, job, caller)
+    return views(context.store, jobs, caller)
+
+
+def _cancellable(store: Store, caller: Caller, reference: str) -> tuple[Job, Sequence[int] | None]:
+    name, ids = split_reference(reference)
+    job = store.job(name)
+    caller.require_owner(job.spec.user, f"cancel {reference}")
+    return (job, None) if ids is None else (job, _positions(job, ids))
 
 
 # --------------------------------------------------------------------------------------------------------------- rerun

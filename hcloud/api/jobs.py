@@ -44,6 +44,7 @@ from hcloud.store import Submission
 _log = logging.getLogger("hcloud")
 router = APIRouter(prefix="/v1", tags=["jobs"], route_class=JsonRoute)
 MAX_JOBS_PER_REQUEST = 10_000
+MAX_CANCELLED = 1000
 LOG_PART_BYTES = 256 * 1024
 INPUTS_SHOWN = 5
 _PLANNED = TypeAdapter(list[PlannedJob])
@@ -59,6 +60,7 @@ class JobRequest:
 
 
 JobRequests = Annotated[list[JobRequest], Field(min_length=1, max_length=MAX_JOBS_PER_REQUEST)]
+JobIds = Annotated[list[str], Field(min_length=1, max_length=MAX_CANCELLED)]
 
 
 @router.post("/jobs", status_code=201)
@@ -249,7 +251,14 @@ def cancel_job(context: Context, caller: CurrentCaller, job_id: str) -> JobView:
 
     What has ended does not change. Of tasks, their array is returned.
     """
-    return arrays.cancel(context, caller, job_id)
+    return arrays.cancel(context, caller, [job_id])[0]
+
+
+@router.post("/jobs/cancel")
+def cancel_jobs(context: Context, caller: CurrentCaller, job_ids: JobIds) -> list[JobView]:
+    """Request the cancellation of jobs, arrays and tasks such as `job-7[3-9]`: all, or none if one of them is unknown,
+    or is not yours and you are no admin. Returns them in the same order, of tasks their array."""
+    return arrays.cancel(context, caller, job_ids)
 
 
 @router.get("/jobs/{job_id}/explain", response_model=JobTimeline)

@@ -23,6 +23,7 @@ from hcloud.cli.output import (
     write_rows,
 )
 from hcloud.client.connection import Connection
+from hcloud.client.submission import cancelled
 from hcloud.core.arrays import count_of, ids_text, parse_ids, split_reference
 from hcloud.core.cpu_topology import cpu_list
 from hcloud.core.errors import BadInput
@@ -172,14 +173,12 @@ def cancel(jobs: tuple[str, ...], every: bool, all_users: bool, yes: bool, form:
         return
     if not confirmed(f"Cancel {' '.join(ids) if len(ids) <= 5 else f'{len(ids)} jobs'}?", yes):
         raise click.Abort
-    for each in ids if not every else ():  # one that is misspelt must not leave the others cancelled
-        client.get(f"/v1/jobs/{each}/tasks" if "[" in each else f"/v1/jobs/{each}")
     from hcloud.cli.waiting_line import working
 
-    cancelled: list[dict[str, Any]] = []
-    with working(lambda: f"{len(cancelled)} of {len(ids)} jobs cancelled"):
-        cancelled += (client.post(f"/v1/jobs/{each}/cancel") for each in ids)
-    write_rows(form, cancelled, CANCELLED_COLUMNS, _cancelled_row)
+    done: list[dict[str, Any]] = []
+    with working(lambda: f"{len(done)} of {len(ids)} jobs cancelled"):
+        done += cancelled(client, ids)
+    write_rows(form, done, CANCELLED_COLUMNS, _cancelled_row)
 
 
 def _cancelled_row(job: dict[str, Any]) -> list[Any]:

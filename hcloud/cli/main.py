@@ -130,6 +130,10 @@ class LazyGroup(click.Group):
         if importlib.util.find_spec(module) is None:
             raise click.UsageError(f"this installation has no '{cmd_name}' command ({module} is missing)")
         command: click.Command = getattr(importlib.import_module(module), attribute)
+        if sys.stderr.isatty() and "hcloud.client.connection" in sys.modules:
+            from hcloud.cli.waiting_line import show_waits_for_answers
+
+            show_waits_for_answers()
         return command
 
     def resolve_command(

@@ -8,6 +8,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 from hcloud.cli.output import printable, span
@@ -23,6 +24,7 @@ OTHERS_EVERY_S = 15.0
 BAR_WIDTH = 20
 _TURNS = "|/-\\"
 _CLEAR = "\r\x1b[K"
+_at_work = threading.Lock()
 
 
 class WaitingLine:
@@ -112,9 +114,10 @@ def _bar(tasks: Mapping[str, int]) -> str:
 def working(what: str | Callable[[], str]) -> Iterator[None]:
     """Show that work goes on, and for how long, if it takes over ``BUSY_AFTER_S``; on terminals only.
 
-    ``what``: what is done; called again each time the line is drawn if it says how far it is.
+    ``what``: what is done; called again each time the line is drawn if it says how far it is. Of work within other work
+    only the outer one is shown.
     """
-    if not sys.stderr.isatty():
+    if not sys.stderr.isatty() or not _at_work.acquire(blocking=False):
         yield
         return
     done = threading.Event()
@@ -125,6 +128,12 @@ def working(what: str | Callable[[], str]) -> Iterator[None]:
     finally:
         done.set()
         drawing.join()
+        _at_work.release()
+
+
+def show_waits_for_answers() -> None:
+    """From now on show, on terminals, that an answer of the daemon is awaited, if it takes over ``BUSY_AFTER_S``."""
+    Connection.showing_wait = partial(working, "waiting for the daemon's answer")
 
 
 def _turn(what: str | Callable[[], str], done: threading.Event) -> None:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 from hcloud.client.connection import Connection, Endpoint, find_endpoint
 from hcloud.client.futures import JobFuture, JobWatcher, task_futures
-from hcloud.client.submission import batch_size, posted, send
+from hcloud.client.submission import batch_size, cancelled, posted, send
 from hcloud.client.workdir import with_files_sent
 from hcloud.core.errors import BadInput
 
@@ -114,6 +115,13 @@ class Client:
         futures = list(task_futures(self._connection, view))
         self._watcher.watch(futures)
         return futures
+
+    def cancel(self, jobs: Iterable[JobFuture]) -> None:
+        """Request the cancellation of jobs and tasks, also of those that run: all or none of each 1,000.
+
+        What has ended is left alone. Raises NotFound, Refused.
+        """
+        deque(cancelled(self._connection, [each.id for each in jobs]), maxlen=0)
 
     def jobs(
         self,

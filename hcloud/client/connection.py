@@ -7,10 +7,11 @@ import math
 import os
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import click
 
@@ -103,6 +104,9 @@ def _configured_socket() -> Path:
 class Connection:
     """Requests to one daemon. Every request may be repeated without harm, so lost connections and 503 are retried."""
 
+    showing_wait: ClassVar[Callable[[], AbstractContextManager[None]]] = nullcontext
+    """Entered while an answer is awaited that should come at once; commands show there that it takes long."""
+
     def __init__(self, endpoint: Endpoint | None = None, clock: Clock | None = None) -> None:
         """Prepare; nothing is sent yet."""
         self.endpoint = endpoint or find_endpoint()
@@ -168,6 +172,14 @@ class Connection:
             DaemonUnreachable: no daemon answers, or it stayed busy.
         """
         given = {name: value for name, value in (parameters or {}).items() if value is not None}
+        if given.get("wait_s"):
+            return self._send(method, path, given, body, headers)
+        with Connection.showing_wait():
+            return self._send(method, path, given, body, headers)
+
+    def _send(
+        self, method: str, path: str, given: Mapping[str, Any], body: Any, headers: Mapping[str, str] | None
+    ) -> Response:
         began_at, pause_s, reported = self.clock.now(), FIRST_PAUSE_S, self.report_waiting is None
         while True:
             waited_s = self.clock.now() - began_at

@@ -1,10 +1,10 @@
-"""Job documents sent to the daemon: all that depend on each other in one request, and none twice."""
+"""Many jobs in one request: submitted, none twice and all that depend on each other together, or cancelled."""
 
 from __future__ import annotations
 
 import re
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from hcloud.client.connection import Connection
@@ -13,6 +13,7 @@ from hcloud.core.errors import BadInput
 BATCH = 2000
 TOGETHER_MOST = 10_000
 """Jobs of one request at most."""
+CANCELLED_TOGETHER = 1000
 
 
 def send(client: Connection, jobs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -46,6 +47,12 @@ def batch_size(jobs: Sequence[Mapping[str, Any]]) -> int:
             f"{len(jobs)} jobs with `after` among them are submitted together; at most {TOGETHER_MOST:,} are possible"
         )
     return TOGETHER_MOST
+
+
+def cancelled(client: Connection, ids: Sequence[str]) -> Iterator[dict[str, Any]]:
+    """Request the cancellation of jobs and tasks, all or none of each 1,000; yield what the API says of each then."""
+    for start in range(0, len(ids), CANCELLED_TOGETHER):
+        yield from client.post("/v1/jobs/cancel", ids[start : start + CANCELLED_TOGETHER])
 
 
 def posted(client: Connection, path: str, requests: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

@@ -173,21 +173,20 @@ class Store:
         Raises:
             NotFound: there is no such job.
         """
-        job = self.job(job_id)  # its NotFound has a hint
-        if job.array:
-            return self.cancel_tasks(job.array, [job.task_position], actor, now)
-        with self.transaction(now) as tx:
-            return cancel_in(tx, tx.job(job_id), actor)
+        return self.request_cancels([(self.job(job_id), None)], actor, now)[0]  # its NotFound has a hint
 
-    def cancel_tasks(self, array_id: JobId, positions: Sequence[int], actor: str, now: float) -> Job:
-        """Record that ``actor`` cancelled the tasks at ``positions`` of an array; return the array.
+    def request_cancels(
+        self, chosen: Sequence[tuple[Job, Sequence[int] | None]], actor: str, now: float
+    ) -> tuple[Job, ...]:
+        """Record that ``actor`` cancelled jobs and arrays, or only tasks at positions of an array: all or none.
 
-        Those that have not begun end at once; no effect on those that have ended. Raises NotFound.
+        Tasks that have not begun end at once; no effect on what has ended. Returns each job; of tasks their array.
+
+        Raises:
+            NotFound: one of them is gone.
         """
-        self.job(array_id)
         with self.transaction(now) as tx:
-            array = tx.job(array_id)
-            return array if array.state in JOB_ENDED else _cancel_tasks(tx, array, positions, actor)
+            return tuple(_cancel_in(tx, job, positions, actor) for job, positions in chosen)
 
     def set_meta(self, key: str, value: str) -> None:
         """Store a text under a key."""
@@ -591,6 +590,16 @@ def cancel_in(tx: Transaction, job: Job, actor: str) -> Job:
     if job.is_array and job.spec.tasks is not None:
         job = _cancel_tasks(tx, job, range(len(job.spec.tasks)), actor)
     return _cancel(tx, job, actor)
+
+
+def _cancel_in(tx: Transaction, job: Job, positions: Sequence[int] | None, actor: str) -> Job:
+    if job.array:
+        job, positions = tx.job(job.array), [job.task_position]
+    else:
+        job = tx.job(job.id)
+    if positions is None:
+        return cancel_in(tx, job, actor)
+    return job if job.state in JOB_ENDED else _cancel_tasks(tx, job, positions, actor)
 
 
 def _cancel(tx: Transaction, job: Job, actor: str) -> Job:

@@ -484,7 +484,7 @@ def show_log(
 @router.post("/jobs/{job_id}/cancel")
 def cancel_job(context: Context, caller: CurrentCaller, job_id: str) -> Response:
     """Request the cancellation of a job, and show it."""
-    arrays.cancel(context, caller, job_id)
+    arrays.cancel(context, caller, [job_id])
     return RedirectResponse(f"/jobs/{job_id}", status_code=303)
 
 

@@ -183,6 +183,23 @@ def test_cancel_is_for_the_owner_and_admins(deployment: Deployment) -> None:
     assert deployment.client(ROOT).post("/v1/jobs/job-2/cancel").json()["cancelled_by"] == "root"
 
 
+def test_jobs_of_one_request_are_cancelled_together_or_not_at_all(deployment: Deployment) -> None:
+    client, others = deployment.client(SUBMITTER), deployment.client(STRANGER)
+    client.post("/v1/jobs", json=[job(), job(array="0-9"), job()])
+    others.post("/v1/jobs", json=[job()])
+    names = [each["id"] for each in client.get("/v1/jobs").json()]
+    theirs, third, array, first = names
+    for wrong, status in ((theirs, 403), ("job-99", 404), (f"{array}[12]", 404)):
+        assert client.post("/v1/jobs/cancel", json=[first, third, wrong]).status_code == status
+    assert client.post("/v1/jobs/cancel", json=[]).status_code == 400
+    assert deployment.store.job(first).cancelled_by is None
+    shown = client.post("/v1/jobs/cancel", json=[first, f"{array}[3-5]", f"{array}[5-6]", third]).json()
+    assert [each["id"] for each in shown] == [first, array, array, third]
+    assert [each["cancelled_by"] for each in shown] == ["daemon", None, None, "daemon"]
+    assert shown[2]["tasks"]["cancelled"] == 4
+    assert deployment.store.job(theirs).cancelled_by is None
+
+
 def test_a_job_runs_and_waiting_for_it_returns_when_it_has_ended(deployment: Deployment) -> None:
     client = deployment.client(SUBMITTER)
     client.post("/v1/jobs", json=[job()])

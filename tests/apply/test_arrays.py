@@ -114,7 +114,7 @@ def test_cancelled_tasks_end_at_once_if_they_have_not_begun(site: Deployment) ->
     store = site.scene.store
     site.submit("sleep", "1000", tasks=tasks(300, at_most=2))
     site.until(lambda: sum(job.state is JobState.RUNNING for job in live(site)) == 2)
-    store.cancel_tasks("job-1", range(1, 299), "ada", site.now)
+    store.request_cancels([(store.job("job-1"), range(1, 299))], "ada", site.now)
     record = store.job("job-1").task_record
     assert record is not None and record.cancelled == ((2, 298),)
     site.until(lambda: store.job("job-3").state is JobState.CANCELLED)

@@ -103,7 +103,7 @@ def test_tasks_of_a_run_are_cancelled_and_the_others_begin_anew_but_the_one_that
     store = site.scene.store
     site.submit("sleep", "10", tasks=tasks(10, per_unit=10))
     site.until(lambda: any(job.state is JobState.RUNNING for job in rows(site)))
-    store.cancel_tasks("job-1", [5, 6], "ada", site.now)
+    store.request_cancels([(store.job("job-1"), [5, 6])], "ada", site.now)
     site.until(lambda: site.state() is JobState.CANCELLED, cycles=400)
     record = site.job().task_record
     assert record is not None and record.cancelled == ((5, 6),) and record.count("succeeded") == 8
@@ -115,7 +115,7 @@ def test_tasks_of_a_run_are_cancelled_and_the_others_begin_anew_but_the_one_that
 def test_the_task_that_runs_is_stopped_if_it_is_cancelled_or_all_are(site: Deployment) -> None:
     site.submit("sleep", "1000", tasks=tasks(4, per_unit=4))
     site.until(lambda: any(job.state is JobState.RUNNING for job in rows(site)))
-    site.scene.store.cancel_tasks("job-1", [2], "ada", site.now)
+    site.scene.store.request_cancels([(site.scene.store.job("job-1"), [2])], "ada", site.now)
     site.cycle(2)
     site.scene.store.request_cancel("job-1", "ada", site.now)
     site.until(lambda: site.state() is JobState.CANCELLED, cycles=40)

@@ -2,12 +2,17 @@
 
 import io
 import math
+import socketserver
 import sys
-from typing import Any
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, ClassVar
 
 import pytest
 
-from hcloud.cli.waiting_line import WaitingLine, working
+from hcloud.cli.waiting_line import WaitingLine, show_waits_for_answers, working
+from hcloud.client.connection import Connection, Endpoint
 from tests.waiting import wait_until
 
 
@@ -45,6 +50,42 @@ def test_long_work_is_shown_and_leaves_nothing_behind(monkeypatch: pytest.Monkey
     with working("reading the event log"):
         wait_until(lambda: "reading the event log" in screen.getvalue(), 10.0)
     assert screen.getvalue().endswith("\r\x1b[K")
+
+
+class SlowDaemon(socketserver.BaseRequestHandler):
+    """Answers each request once ``may_answer`` says so."""
+
+    may_answer: ClassVar[list[Callable[[], bool]]] = []
+
+    def handle(self) -> None:
+        while self.request.recv(65536):
+            if self.may_answer:
+                wait_until(self.may_answer.pop(0), 10.0)
+            self.request.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")
+
+
+def test_an_answer_that_takes_long_is_awaited_visibly_unless_the_request_waits_itself(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    screen = at_screen(monkeypatch)
+    monkeypatch.setattr("hcloud.cli.waiting_line.BUSY_AFTER_S", 0.0)
+    monkeypatch.setattr(Connection, "showing_wait", Connection.showing_wait)  # is put back afterwards
+    with socketserver.ThreadingUnixStreamServer(str(tmp_path / "socket"), SlowDaemon) as server:
+        server.daemon_threads = True
+        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
+        connection = Connection(Endpoint(socket=tmp_path / "socket"))
+        show_waits_for_answers()
+        connection.get("/v1/jobs/job-1", wait_s=10)
+        assert screen.getvalue() == ""
+        SlowDaemon.may_answer.append(lambda: "waiting for the daemon's answer" in screen.getvalue())
+        connection.get("/v1/forecast")
+        assert screen.getvalue().endswith("\r\x1b[K")
+        screen.truncate(0)
+        with working("computing the report"):
+            SlowDaemon.may_answer.append(lambda: "computing the report" in screen.getvalue())
+            connection.get("/v1/reports/cost")
+        assert "answer" not in screen.getvalue()  # the outer work is shown
+        server.shutdown()
 
 
 def test_short_work_shows_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

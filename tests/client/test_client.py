@@ -67,6 +67,15 @@ def test_tasks_of_an_array_are_futures_that_end_one_by_one(client: Client) -> No
     assert again[0].result(SOON_S).state == "succeeded"
 
 
+def test_many_tasks_are_cancelled_in_one_request(client: Client) -> None:
+    tasks = client.submit_array(name="sweep", command="sleep 100000", array="0-4")
+    client.cancel(tasks[1:])
+    for each in tasks[1:]:
+        with pytest.raises(CancelledError):
+            each.result(SOON_S)
+    assert not tasks[0].done()
+
+
 def test_jobs_of_a_file_wait_for_each_other_and_a_work_directory_is_sent(client: Client, tmp_path: Path) -> None:
     (tmp_path / "code").mkdir()
     (tmp_path / "code" / "main.py").write_text("print('hello')\n")

@@ -147,7 +147,7 @@ def test_an_array_is_cancelled_with_its_tasks(store: Store) -> None:
 
 def test_tasks_are_cancelled_alone(store: Store) -> None:
     make(store, submit_array(store), 2)
-    store.cancel_tasks("job-1", [1, 3], "ann", NOW)
+    store.request_cancels([(store.job("job-1"), [1, 3])], "ann", NOW)
     store.request_cancel("job-5", "ann", NOW)  # position 3 again: no effect
     array = store.job("job-1")
     assert array.cancelled_by is None

@@ -128,16 +128,17 @@ def fails_in_cycle(daemon: Controller, _: pytest.MonkeyPatch) -> None:
 
 # ------------------------------------------------------------------------------------------------- wishes and policies
 def forgets_cancellations(daemon: Controller, _: pytest.MonkeyPatch) -> None:
-    honest = daemon.store.request_cancel
+    honest = daemon.store.request_cancels
 
-    def request_cancel(job_id: str, actor: str, now: float) -> Any:
-        asked = honest(job_id, actor, now)
-        if asked.cancelled_by is not None and asked.finished_at is None:
-            with daemon.store.transaction(now) as txn:
-                txn.put_job(replace(txn.job(job_id), cancelled_by=None))
-        return asked
+    def request_cancels(chosen: Any, actor: str, now: float) -> Any:
+        jobs = honest(chosen, actor, now)
+        for each in jobs:
+            if each.cancelled_by is not None and each.finished_at is None:
+                with daemon.store.transaction(now) as txn:
+                    txn.put_job(replace(txn.job(each.id), cancelled_by=None))
+        return jobs
 
-    daemon.store.request_cancel = request_cancel  # type: ignore[method-assign]
+    daemon.store.request_cancels = request_cancels  # type: ignore[method-assign]
 
 
 def ignores_pause(daemon: Controller, _: pytest.MonkeyPatch) -> None:
