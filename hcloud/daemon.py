@@ -16,7 +16,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
-from fnmatch import fnmatchcase
 from pathlib import Path
 from types import FrameType
 
@@ -59,7 +58,7 @@ from hcloud.core.errors import (
     defect_text,
 )
 from hcloud.core.gc_tuning import infrequent_gc
-from hcloud.core.model import EventKind, Instance, Job, JobSpec, Market
+from hcloud.core.model import EventKind, Instance, Job, JobSpec, Market, Offer
 from hcloud.core.pricing import oldest_prices
 from hcloud.core.units import utc_text
 from hcloud.engine.wire import PROTOCOL
@@ -149,25 +148,27 @@ def refuse_images(providers: Mapping[str, Provider], specs: Sequence[JobSpec]) -
         raise BadInput(f"body[{wanted}].job.image: can never run here: no provider's machines run images ({why})")
 
 
-def refuse_gang_networks(providers: Mapping[str, Provider], specs: Sequence[JobSpec]) -> None:
-    """Check that gangs with a network of their own can only come to where they can have one. Raises BadInput."""
+def refuse_gang_networks(providers: Mapping[str, Provider], offers: Sequence[Offer], specs: Sequence[JobSpec]) -> None:
+    """Check that nodes of gangs with a network of their own can only come to where they reach each other: into one
+    region of one provider, which can give them one. Raises BadInput."""
     reasons = {
-        name: each.why_no_gang_network() if isinstance(each, GangNetworkSupport) else "each machine is a host"
-        for name, each in providers.items()
+        name: each.why_no_gang_network() for name, each in providers.items() if isinstance(each, GangNetworkSupport)
     }
     for at, spec in enumerate(specs):
         if spec.framework is None or spec.network != "none":
             continue
-        wanted = [pattern for name, pattern in (spec.placement.labels if spec.placement else ()) if name == "provider"]
-        open_to = [name for name in reasons if all(fnmatchcase(name, each) for each in wanted)]
-        able = [name for name in open_to if not reasons[name]]
-        if able == open_to:
+        places = sorted({(each.provider, each.region) for each in offers if spec.may_use(each)})
+        able = [place for place in places if not reasons.get(place[0])]
+        if len(places) == len(able) <= 1:  # without a place the plan says what is missing
             continue
-        why = "; ".join(f"{name}: {reasons[name]}" for name in sorted(open_to) if reasons[name])
-        only = f"set placement.labels: {{provider: {able[0]}}}, or" if able else "use"
+        where = f"body[{at}].job.network: none gives the nodes of {spec.framework} a network of their own"
+        if not able:
+            why = "; ".join(f"{name}: {reasons[name]}" for name in sorted({name for name, _ in places}))
+            raise BadInput(f"{where}, which no machine here can ({why}); use network: host")
+        shown = ", ".join(f"{provider} in {region}" for provider, region in places)
+        labels = f"{{provider: {able[0][0]}, region: {able[0][1]}}}"
         raise BadInput(
-            f"body[{at}].job.network: none gives the nodes of {spec.framework} a network of their own on one host only "
-            f"({why}); {only} network: host"
+            f"{where} in one region of one provider, but they may run in {shown}; set placement.labels: {labels}"
         )
 
 
@@ -596,7 +597,7 @@ class Daemon:
 
     def _admit(self, specs: Sequence[JobSpec]) -> None:
         refuse_images(self.providers, specs)
-        refuse_gang_networks(self.providers, specs)
+        refuse_gang_networks(self.providers, self.controller.offers.all, specs)
         refuse_full_queue(self.controller.policy.caps, self.store.live().submitted, specs)
 
     def status(self) -> DaemonStatus:

@@ -33,6 +33,8 @@ from hcloud.core.model import (
 from hcloud.core.resources import GpuDevice
 from hcloud.core.task_runs import TaskProgress, UnitTasks
 
+WIREGUARD = "wireguard"
+"""What a worker reports that can connect the nodes of a gang across hosts."""
 MOST_RESERVED = 1_000_000
 """Limit of reserved instances of one type in one place."""
 
@@ -234,7 +236,8 @@ class ImageSupport(Protocol):
 
 @runtime_checkable
 class GangNetworkSupport(Protocol):
-    """A provider whose instances are on one host, so that ranks of a gang may share a network of their own."""
+    """A provider that can know that no gang gets a network of its own on its instances. Those of others connect the
+    nodes by WireGuard; instances that name no addresses are taken to be on one host."""
 
     def why_no_gang_network(self) -> str:
         """Return why they cannot; empty if they can. Makes no calls."""
@@ -490,7 +493,7 @@ class WorkerReport:
     units: tuple[UnitReport, ...]
     """All units with a directory on the instance, ended ones included."""
     isolation: tuple[str, ...] = ()
-    """The isolation in force ("cgroup1", "bwrap", ...)."""
+    """The isolation in force ("cgroup1", "bwrap", ...), and WIREGUARD."""
     preempt_at: float | None = None
     """A preemption notice that the instance itself received."""
     cpu_topology: CpuTopology | None = None

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from hcloud.engine.gang_tunnel import find_tunnel_kind
 from tests.databases import BINARIES
 
 
@@ -35,6 +36,7 @@ needs_bwrap = needs(BWRAP, "bubblewrap is not installed")
 needs_podman = needs(ROOT and BWRAP and shutil.which("podman"), "container images need root, podman and bubblewrap")
 needs_stress_ng = needs(shutil.which("stress-ng"), "stress-ng is not installed")
 needs_torchrun = needs(shutil.which("torchrun"), "PyTorch (Debian package python3-torch) is not installed")
+needs_wireguard = needs(find_tunnel_kind()[0], "WireGuard (Debian packages wireguard-tools, wireguard-go) is missing")
 needs_mpirun = needs(shutil.which("mpirun"), "Open MPI (Debian package openmpi-bin) is not installed")
 needs_systemd_analyze = needs(shutil.which("systemd-analyze"), "systemd-analyze is not installed: units not verified")
 needs_promtool = needs(PROMTOOL, "promtool (Debian package prometheus) is not installed")

@@ -93,6 +93,7 @@ constraints = st.builds(
     labels=st.lists(st.tuples(words, texts), max_size=2).map(tuple),
     apart_from=st.lists(words, max_size=2).map(tuple),
     spread=st.sampled_from(["none", "host", "zone"]),
+    gang_network=st.booleans(),
 )
 
 
@@ -348,6 +349,7 @@ instances = st.builds(
     reason=texts,
     addresses=st.none() | st.lists(words, max_size=2).map(tuple),
     cpu_topology=st.none() | st.integers(1, 40).map(typical_topology),
+    has_wireguard=st.none() | st.booleans(),
 )
 intents = st.builds(
     Intent,

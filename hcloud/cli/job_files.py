@@ -87,7 +87,8 @@ def _summary(asked: JobFile) -> Iterator[str]:
     if asked.after:
         yield f"  starts once {', '.join(f'{name} has {ending}' for name, ending in asked.after.items())}"
     if asked.framework is not None:
-        yield f"  runs in {asked.framework}, which is started on all nodes"
+        own = ", in a network of their own" if asked.network_or_default == "none" else ""
+        yield f"  runs in {asked.framework}, which is started on all nodes{own}"
     if asked.image is not None:
         yield f"  runs in the container image {asked.image}"
     if secrets := [name for name, value in asked.env.items() if isinstance(value, SecretPart)]:

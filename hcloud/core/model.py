@@ -112,6 +112,8 @@ class Constraints:
     nodes share no instance either."""
     spread: Spread = "none"
     """No two of its nodes on one instance (``host``) or in one zone (``zone``)."""
+    gang_network: bool = False
+    """Whether its instances must be able to give its nodes a network of their own."""
 
     def accepts_zone(self, zone: str) -> bool:
         """Return whether instances in ``zone`` are acceptable."""
@@ -726,6 +728,8 @@ class Instance:
     """From which it may connect; None: not known yet; empty: its provider names none, so any will do."""
     cpu_topology: CpuTopology | None = None
     """What its worker reported of its CPUs; None: nothing."""
+    has_wireguard: bool | None = None
+    """Whether its worker can connect the nodes of a gang by WireGuard; None: it did not say."""
     revision: int = 0
     """Increases with every write; the store assigns it."""
 
@@ -733,6 +737,12 @@ class Instance:
     def capacity(self) -> Resources:
         """What it offers to units in total."""
         return self.offer.instance_type.capacity
+
+    @property
+    def lacks_gang_network(self) -> bool:
+        """Whether nodes of a gang can have no network of their own here. Machines without address are on one host,
+        where they need no WireGuard; of those that boot it is not known yet."""
+        return self.ready_at is not None and self.addresses != () and not self.has_wireguard
 
     @property
     def retention_s(self) -> float:

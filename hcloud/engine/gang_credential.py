@@ -4,15 +4,23 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import json
+from base64 import b64encode
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from functools import lru_cache
+from ipaddress import ip_network
 
 from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from cryptography.x509.oid import NameOID
 
 from hcloud.core.model import MARKED_BY
+from hcloud.engine.gang_tunnel import FIRST_PORT as FIRST_UDP_PORT
+from hcloud.engine.gang_tunnel import PORTS as UDP_PORTS
+from hcloud.engine.gang_tunnel import PREFIX_BITS
 
 FIRST_PORT, LAST_PORT = 20_000, 29_900
 """Below the ports that Linux gives to outgoing connections."""
@@ -56,6 +64,39 @@ def gang_of(unit: str) -> str:
     """Return the attempt of a unit, with its mark: what all its ranks, and no others, have in common."""
     plain, _, mark = unit.partition(MARKED_BY)
     return f"{plain.rpartition('.')[0]}{MARKED_BY}{mark}"
+
+
+def tunnel_addresses(count: int) -> tuple[str, ...]:
+    """Return the ranks' addresses in a network of their own across hosts."""
+    first = ip_network(f"10.77.0.0/{PREFIX_BITS}").network_address + 1
+    return tuple(str(first + rank) for rank in range(count))
+
+
+def gang_tunnel(launch_key: bytes, attempt: str, rank: int, hosts: Sequence[str]) -> str:
+    """Return what a rank's machine needs to connect the rank with the others, whose machines are at ``hosts``, as JSON:
+    its private key, and of each peer the public key, address and where it is.
+
+    The same each time for an attempt. No machine gets the private key of another rank.
+    """
+    keys = [
+        X25519PrivateKey.from_private_bytes(_digest(launch_key, f"tunnel {rank} {attempt}"))
+        for rank in range(len(hosts))
+    ]
+    start = int.from_bytes(_digest(launch_key, f"port {attempt}")[:4], "big")
+    ports = [FIRST_UDP_PORT + (start + number) % UDP_PORTS for number in range(len(hosts))]
+    described = list(zip(tunnel_addresses(len(hosts)), keys, hosts, ports, strict=True))
+    peers = [
+        {
+            "key": b64encode(key.public_key().public_bytes_raw()).decode(),
+            "address": address,
+            "endpoint": f"[{host}]:{port}" if ":" in host else f"{host}:{port}",
+        }
+        for number, (address, key, host, port) in enumerate(described)
+        if number != rank
+    ]
+    address, key, _, port = described[rank]
+    own = {"key": b64encode(key.private_bytes_raw()).decode(), "address": address, "port": port}
+    return json.dumps({**own, "peers": peers})
 
 
 def gang_port(attempt: str) -> int:

@@ -31,9 +31,11 @@ LINE_BYTES_MAX = 1 << 20
 HANDSHAKE_S, CONNECT_EVERY_S = 5.0, 0.2
 MEET_S = 3600.0
 """So long ranks wait for each other: the set-up of one may take its time."""
+NOTE_S = 60.0
+"""After so long a rank writes for what it waits."""
 SCHEDULER_S = 120.0
 LOOK_S = 0.5
-MPI_SOCKET = "launcher"
+MPI_SOCKET, OWN_DEVICE = "launcher", "gang0"
 END_S = 5.0
 """What a framework's processes have to end by themselves, after the command has ended."""
 QUIET = ["--no-dashboard", "--dashboard-address", "127.0.0.1:0"]
@@ -72,7 +74,9 @@ class Gang:
     def connect(self) -> Line:
         """Return the connection to rank 0, once there is one. Raises Stopped."""
         context, deadline = self._context(ssl.PROTOCOL_TLS_CLIENT), time.monotonic() + MEET_S
+        note = Note(f"waits for rank 0 at {self.addresses[0]}")
         while time.monotonic() < deadline and not self.stopping.wait(CONNECT_EVERY_S):
+            note.write_when_due()
             for port in self._ports:
                 with suppress(OSError, ValueError):
                     plain = socket.create_connection((self.addresses[0], port), HANDSHAKE_S)
@@ -87,8 +91,9 @@ class Gang:
         context = self._context(ssl.PROTOCOL_TLS_SERVER)
         listener = self._listener()
         listener.settimeout(CONNECT_EVERY_S)
-        deadline = time.monotonic() + MEET_S
+        deadline, note = time.monotonic() + MEET_S, Note("waits for other ranks")
         while len(self.others) < self.nodes - 1:
+            note.write_when_due()
             if self.stopping.is_set() or time.monotonic() > deadline:
                 missing = sorted(set(range(1, self.nodes)) - self.others.keys())
                 raise Stopped(f"rank {missing[0]} never came")
@@ -128,6 +133,20 @@ class Gang:
         finally:
             os.close(handle)
         return context
+
+
+class Note:
+    """Says once, after ``NOTE_S``, why nothing happens."""
+
+    def __init__(self, text: str) -> None:
+        self._text, self._due = text, time.monotonic() + NOTE_S
+
+    def write_when_due(self) -> None:
+        """Write it to standard error, if it is time."""
+        if time.monotonic() >= self._due:
+            why = "their set-up is not over, or a firewall is between the machines"
+            print(f"hcloud: {self._text}: {why}", file=sys.stderr, flush=True)
+            self._due = time.monotonic() + MEET_S
 
 
 class Line:
@@ -272,6 +291,9 @@ def _torchrun(gang: Gang, command: Sequence[str]) -> int:
 
 
 def _start_torchrun(gang: Gang, command: Sequence[str], port: int) -> subprocess.Popen[bytes]:
+    if any(name == OWN_DEVICE for _, name in socket.if_nameindex()):
+        for library in ("GLOO", "NCCL", "TP"):  # which look for the address of the host's name
+            os.environ.setdefault(f"{library}_SOCKET_IFNAME", OWN_DEVICE)
     given = {"MASTER_ADDR": gang.addresses[0], "MASTER_PORT": str(port)}
     given |= {"NODE_RANK": str(gang.rank), "NNODES": str(gang.nodes)}
     return subprocess.Popen(torchrun_command(gang, command, port), env={**os.environ, **given})

@@ -1,4 +1,5 @@
-"""A network of its own for the ranks of a gang on one host: a loopback that they share, and nothing else.
+"""A network of its own for the ranks of a gang. On one host it is a loopback that they share, and nothing else; across
+hosts see :mod:`hcloud.engine.gang_tunnel`.
 
 The keeper of rank 0 makes a network namespace, and passes it to the keepers of the other ranks through an abstract Unix
 socket. Its name is made of the attempt's certificate, so that nothing else on the host knows it, and both ends check
@@ -13,11 +14,13 @@ import os
 import socket
 import struct
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from typing import NamedTuple
 
 from hcloud.core.errors import UnitRefused
 from hcloud.core.processes import raise_loopback
+from hcloud.engine.gang_tunnel import TUNNEL, TunnelKind, gang_tunnel
 from hcloud.provider import UnitSpec
 
 MEET_S, LOOK_S = 3600.0, 0.2
@@ -28,28 +31,55 @@ _CLONE_NEWNET = 0x40000000
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-def why_not_shared(addresses: tuple[str, ...]) -> str:
-    """Return why the ranks of a gang at ``addresses`` can have no network of their own; empty if they can."""
-    if all(each.startswith("127.") for each in addresses):
+class GangNetwork(NamedTuple):
+    """What a rank enters."""
+
+    path: str = ""
+    """Of its network namespace; empty: it has what other units have."""
+    program: int | None = None
+    """Process id of a child of this process without which the network is lost; None: there is none."""
+
+
+def is_one_host(addresses: Sequence[str]) -> bool:
+    """Return whether the ranks at ``addresses`` are all on this host."""
+    return all(map(_is_loopback, addresses))
+
+
+def why_not_reachable(addresses: Sequence[str]) -> str:
+    """Return why ranks at ``addresses`` cannot reach each other; empty if they may."""
+    if is_one_host(addresses) or not any(map(_is_loopback, addresses)):
         return ""
-    return f"its nodes are on several hosts ({', '.join(sorted(set(addresses))[:3])}); use network: host"
+    return "its nodes are on machines of different providers, some of which have no address; set placement.labels"
+
+
+def _is_loopback(address: str) -> bool:
+    return address.startswith("127.")
 
 
 @contextmanager
-def gang_network(spec: UnitSpec, is_stopped: Callable[[], bool]) -> Iterator[str]:
-    """Yield the path of the network namespace that a gang's ranks share, while this process lives.
+def gang_network(spec: UnitSpec, is_stopped: Callable[[], bool], tunnel: TunnelKind) -> Iterator[GangNetwork]:
+    """Yield what a rank enters, while this process lives: a namespace that all ranks share, or across hosts one of its
+    own that ``tunnel`` connects to theirs.
 
     ``is_stopped``: whether the unit is asked to end; the path may be empty then. Raises UnitRefused: there is none, or
     rank 0 never came.
     """
+    if not is_one_host(spec.addresses):
+        own = _made()
+        try:
+            with gang_tunnel(spec.id, spec.env[TUNNEL], tunnel, own) as program:
+                yield GangNetwork(f"/proc/{os.getpid()}/fd/{own}", program)
+        finally:
+            os.close(own)
+        return
     name = b"\0hcloud-gang-" + hashlib.sha256(spec.env["HCLOUD_GANG_PEM"].encode()).hexdigest()[:40].encode()
     if spec.rank:
         received = _received(name, is_stopped)
         if received is None:
-            yield ""
+            yield GangNetwork()
             return
         try:
-            yield f"/proc/{os.getpid()}/fd/{received}"
+            yield GangNetwork(f"/proc/{os.getpid()}/fd/{received}")
         finally:
             os.close(received)
         return
@@ -59,7 +89,7 @@ def gang_network(spec: UnitSpec, is_stopped: Callable[[], bool]) -> Iterator[str
         listener.bind(name)
         listener.listen(len(spec.addresses))
         threading.Thread(target=_serve, args=(listener, network), name="gang network", daemon=True).start()
-        yield f"/proc/{os.getpid()}/fd/{network}"
+        yield GangNetwork(f"/proc/{os.getpid()}/fd/{network}")
     finally:
         with suppress(OSError):
             listener.shutdown(socket.SHUT_RDWR)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 PREFIX = "profile"
 LOG_BYTES = 1 << 20
-_NOT_OF_COPIES = ("images", "firewall", "sources")
+_NOT_OF_COPIES = ("images", "firewall", "sources", "tunnel")
 _numbers = itertools.count()
 
 

@@ -32,7 +32,8 @@ from hcloud.engine import gang_launcher, launch, profiling
 from hcloud.engine.archive import EXPANSION_MAX, unpack
 from hcloud.engine.bootstrap import Bootstrap
 from hcloud.engine.cpu_report import pin_each, usable_cpus
-from hcloud.engine.gang_network import gang_network
+from hcloud.engine.gang_network import GangNetwork, gang_network
+from hcloud.engine.gang_tunnel import TUNNEL
 from hcloud.engine.gpus import devices_of, driver_environment, driver_files, gpu_environment
 from hcloud.engine.idle_keepers import GivenUnit, next_unit, say_begun
 from hcloud.engine.images import image_environment, mount_image, unmount_image
@@ -103,6 +104,7 @@ class Keeper:
         self._is_clear = False
         """Whether nothing is left of what was started."""
         self._image_environment: dict[str, str] = {}
+        self._network = GangNetwork()
 
     # ------------------------------------------------------------------------------------------------------- the walk
     def run(self) -> None:
@@ -317,10 +319,10 @@ class Keeper:
             return self._measure(cell)
         if self._spec.tasks is not None:
             return self._run_tasks(cell, self._spec.tasks)
-        with self._gang_network() as network_path:
+        with self._gang_network() as self._network:
             if self._stop_asked():
                 return None
-            code = self._run(replace(cell, network_path=network_path), self._command())
+            code = self._run(replace(cell, network_path=self._network.path), self._command())
         if self._launch is not None and self._launch.missing:
             self._decide(FailureCause.START_REFUSED, f"there is no command {self._command()[0]!r} on this instance")
         framework = self._spec.framework
@@ -330,11 +332,13 @@ class Keeper:
             self._decide(FailureCause.START_REFUSED, text)
         return code
 
-    def _gang_network(self) -> AbstractContextManager[str]:
-        """Give the path of the network that the command enters; empty: it has what other jobs have."""
+    def _gang_network(self) -> AbstractContextManager[GangNetwork]:
+        """Give the network that the command enters, if not what other jobs have."""
         spec = self._spec
         is_own = spec.framework is not None and spec.network == "none"
-        return gang_network(spec, self._stop_asked) if is_own else nullcontext("")
+        if not is_own:
+            return nullcontext(GangNetwork())
+        return gang_network(spec, self._stop_asked, self._isolation.tunnel)
 
     def _command(self) -> tuple[str, ...]:
         """Return what is started: the command, or what runs it in its framework."""
@@ -448,7 +452,7 @@ class Keeper:
             "HCLOUD_MEMORY_MIB": str(resources.memory_mib),
         }
         gpus = gpu_environment(self._isolation.gpus, self._gpus, is_sandboxed=self._isolation.bwrap is not None)
-        env = {name: value for name, value in self._spec.env.items() if name != IMAGE_LOGIN}
+        env = {name: value for name, value in self._spec.env.items() if name not in (IMAGE_LOGIN, TUNNEL)}
         return ours | env | {**gpus, "HCLOUD_UNIT_MARK": self._unit.mark}
 
     # ---------------------------------------------------------------------------------------------------------- watch
@@ -499,6 +503,12 @@ class Keeper:
             self._sampler.ended.add(usage)
             if self._launch is not None and pid == self._launch.pid:
                 self._launch.status = status
+            elif pid == self._network.program and not self._stopping and self._is_running:
+                self._decide(FailureCause.INSTANCE_LOST, "the program that keeps its gang's network ended")
+
+    @property
+    def _is_running(self) -> bool:
+        return self._launch is not None and self._launch.status is None
 
     def _hold_bounds(self, running: RunningCommand | Measurement) -> None:
         now = time.monotonic()
@@ -506,6 +516,8 @@ class Keeper:
             self._decide(FailureCause.TIMEOUT, f"it ran longer than max_runtime_s {self._spec.max_runtime_s:g}")
             self._ask_to_end(running)
         if self._stop_asked() and not self._stopping:
+            self._ask_to_end(running)
+        if self._cause is FailureCause.INSTANCE_LOST and not self._stopping:
             self._ask_to_end(running)
         self._signal_checkpoint(running)
         self._hold_cpus()
@@ -534,7 +546,7 @@ class Keeper:
         if isinstance(running, Measurement):  # it ends what it started, and tells what it found by then
             _send(running.pid, signal.SIGTERM)
             return
-        own = descendants(os.getpid())
+        own = descendants(os.getpid()) - {self._network.program}
         if self._isolation.bwrap:
             own -= {running.pid} | descendants(running.pid, depth=1)
         for pid in own:

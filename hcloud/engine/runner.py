@@ -24,7 +24,9 @@ from hcloud.engine import gateway_pb2 as pb
 from hcloud.engine.calls import CHUNK_BYTES, Answer, Calls, Command, EngineAway, Numbered, refused, unreadable
 from hcloud.engine.channel import ADMIT, ARCHIVES, AWAIT, CALL, OBSERVE, daemon_options
 from hcloud.engine.content import ask, content_socket
-from hcloud.engine.gang_credential import gang_of, gang_pem, gang_port
+from hcloud.engine.gang_credential import gang_of, gang_pem, gang_port, gang_tunnel, tunnel_addresses
+from hcloud.engine.gang_network import is_one_host
+from hcloud.engine.gang_tunnel import TUNNEL
 from hcloud.engine.tls import enrolment_secret
 from hcloud.engine.wire import (
     command_result_from_wire,
@@ -363,7 +365,11 @@ class GatewayRunner:
             return unit
         attempt = gang_of(unit.id)
         meeting = {"HCLOUD_GANG_PEM": gang_pem(self._launch_key, attempt), "HCLOUD_GANG_PORT": str(gang_port(attempt))}
-        return replace(unit, env={**unit.env, **meeting, "HCLOUD_GANG_ADDRESSES": ",".join(unit.addresses)})
+        addresses = unit.addresses
+        if unit.network == "none" and not is_one_host(addresses):
+            meeting[TUNNEL] = gang_tunnel(self._launch_key, attempt, unit.rank, addresses)
+            addresses = tunnel_addresses(len(addresses))
+        return replace(unit, env={**unit.env, **meeting, "HCLOUD_GANG_ADDRESSES": ",".join(addresses)})
 
     def stop(
         self,

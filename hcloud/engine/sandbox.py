@@ -20,12 +20,13 @@ from hcloud.core.processes import reap
 from hcloud.core.resources import GpuDevice
 from hcloud.engine import leftovers
 from hcloud.engine.bootstrap import Bootstrap
-from hcloud.engine.gang_network import why_not_shared
+from hcloud.engine.gang_network import is_one_host, why_not_reachable
+from hcloud.engine.gang_tunnel import TunnelKind, find_tunnel_kind
 from hcloud.engine.gpus import DRIVER_PLACE, find_gpus
 from hcloud.engine.limits import find_instance_cgroup, remove_found_cgroup
 from hcloud.engine.prepared_roots import READONLY_FILES, READONLY_TREES, PreparedRoot, account_files
 from hcloud.engine.syscall_filter import syscall_filter
-from hcloud.provider import UnitSpec
+from hcloud.provider import WIREGUARD, UnitSpec
 
 UID_RANGE = 64
 _PROBE_LIMIT_S = 60
@@ -64,6 +65,8 @@ class Isolation:
     """Whether the sandbox refuses system calls (``syscall_filter``)."""
     gpus: tuple[GpuDevice, ...] = ()
     """The machine's GPUs; a unit's are among them, by position."""
+    tunnel: TunnelKind = ""
+    """By what ranks of a gang get a network of their own across hosts; empty: by nothing."""
     lacks: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -78,6 +81,7 @@ class Isolation:
             "pinning": self.pinned,
             "firewall": self.firewall,
             "stress-ng": self.stress_ng,
+            WIREGUARD: bool(self.tunnel),
         }
         return tuple(name for name, there in present.items() if there)
 
@@ -109,6 +113,9 @@ def detect(bootstrap: Bootstrap) -> Isolation:
     stress_ng = shutil.which("stress-ng") is not None
     if not stress_ng:
         lacks["sources"] = "stress-ng is not installed: what jobs tolerate and cause cannot be profiled here"
+    tunnel, why_no_tunnel = find_tunnel_kind()
+    if not tunnel:
+        lacks["tunnel"] = f"{why_no_tunnel}: gangs across hosts get no network of their own"
     return Isolation(
         root=root,
         bwrap=bwrap,
@@ -119,6 +126,7 @@ def detect(bootstrap: Bootstrap) -> Isolation:
         stress_ng=stress_ng,
         filters_calls=filters_calls,
         gpus=find_gpus(bootstrap.gpu_root),
+        tunnel=tunnel,
         lacks=lacks,
     )
 
@@ -134,8 +142,10 @@ def refuse_unsafe(spec: UnitSpec, isolation: Isolation, mode: str) -> None:
             f"image {spec.image!r} cannot be run here: container images need podman, bwrap and a root worker"
         )
     if spec.framework is not None and spec.network == "none":
-        if why := why_not_shared(spec.addresses):
+        if why := why_not_reachable(spec.addresses):
             raise UnitRefused(f"a gang with network 'none' is refused: {why}")
+        if not is_one_host(spec.addresses) and not isolation.tunnel:
+            raise UnitRefused(f"a gang with network 'none' is refused here: {isolation.lacks['tunnel']}")
         if not isolation.root or shutil.which("nsenter") is None:
             raise UnitRefused("a gang with network 'none' needs a worker that runs as root, and nsenter")
     if mode != "require":

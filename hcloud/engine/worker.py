@@ -32,6 +32,7 @@ from hcloud.core.model import FailureCause
 from hcloud.engine import keeper, profiling
 from hcloud.engine.bootstrap import POWERED_OFF_EXIT, Bootstrap, load_bootstrap
 from hcloud.engine.cpu_report import usable_cpus
+from hcloud.engine.gang_tunnel import remove_tunnel
 from hcloud.engine.idle_keepers import GivenUnit, IdleKeepers
 from hcloud.engine.limits import group_for, kill_each, remove_instance_cgroup, warm_up
 from hcloud.engine.prepared_roots import PreparedRoots
@@ -93,6 +94,8 @@ def end_units(bootstrap_file: Path) -> None:
 def kill_unit(unit: Unit, isolation: Isolation) -> None:
     """Kill a unit's keeper, which takes the sandbox along, and whatever is left in its group or carries its id."""
     unit.signal_keeper(signal.SIGKILL)
+    if isolation.tunnel:
+        remove_tunnel(unit.id)
     group = group_for(isolation.cgroup, unit.id)
     if group is not None:
         # A command that was only being started may come into the group when nothing was in it any more.

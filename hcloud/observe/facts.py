@@ -20,13 +20,12 @@ from hcloud.apply.task_runs import record_tasks
 from hcloud.apply.transitions import release_allocation, transition_instance
 from hcloud.apply.unit_index import UnitIndex
 from hcloud.apply.units import record_started
-from hcloud.core.cpu_topology import CpuTopology
 from hcloud.core.estimates import Classification, Findings
 from hcloud.core.model import EventKind, FailureCause, Instance, InstanceState, Job, JobId, Market, Reason
 from hcloud.core.resources import devices_words
 from hcloud.core.rows import replace_fields
 from hcloud.core.task_runs import TaskProgress
-from hcloud.provider import ExitRecord, WorkerReport
+from hcloud.provider import WIREGUARD, ExitRecord, WorkerReport
 from hcloud.quarantine import Failure
 from hcloud.spec.policy import Policy
 from hcloud.store import LiveView, Transaction
@@ -86,6 +85,7 @@ def instance_registered(instance: Instance, worker: WorkerReport, now: float) ->
             reason = Reason(code="registered", text=f"worker registered {boot_s:.1f} s after launch")
             cpus = worker.cpu_topology
             changes = {"ready_at": now, "seen_at": now, "idle_since": now, "cpu_topology": cpus}
+            changes["has_wireguard"] = WIREGUARD in worker.isolation
             transition_instance(txn, fresh, InstanceState.READY, reason, **changes)
             record_registration(txn, fresh.offer)
             seen: dict[str, Any] = {"boot_s": boot_s, "isolation": list(worker.isolation)}
@@ -96,8 +96,12 @@ def instance_registered(instance: Instance, worker: WorkerReport, now: float) ->
             txn.emit(EventKind.INSTANCE_READY, instance_id=instance.id, **seen)
 
         yield ready
-    elif worker.cpu_topology is not None and worker.cpu_topology != instance.cpu_topology:
-        yield topology_reported(instance.id, worker.cpu_topology)
+    else:
+        reported: dict[str, Any] = {"has_wireguard": WIREGUARD in worker.isolation}
+        if worker.cpu_topology is not None:
+            reported["cpu_topology"] = worker.cpu_topology
+        if any(getattr(instance, name) != value for name, value in reported.items()):
+            yield facts_reported(instance.id, reported)
     if worker.preempt_at is not None and worker.preempt_at < (instance.preempt_at or math.inf) - NOTICE_TOLERANCE_S:
         yield preemption_notice(instance.id, worker.preempt_at)
 
@@ -168,11 +172,11 @@ def preemption_notice(instance_id: str, preempt_at: float) -> Change:
     return record
 
 
-def topology_reported(instance_id: str, cpu_topology: CpuTopology) -> Change:
-    """Return the change for an instance that reports other CPUs than are known."""
+def facts_reported(instance_id: str, reported: Mapping[str, Any]) -> Change:
+    """Return the change for an instance whose worker reports something else of it than is known."""
 
     def record(txn: Transaction) -> None:
-        txn.put_instance(replace_fields(txn.instance(instance_id), cpu_topology=cpu_topology))
+        txn.put_instance(replace_fields(txn.instance(instance_id), **reported))
 
     return record
 

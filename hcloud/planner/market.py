@@ -53,6 +53,8 @@ class OfferMarket:
     """Whether any offer is of reserved instances."""
     sells_gpus: bool
     """Whether any offer is of instances with GPUs."""
+    without_wireguard: frozenset[tuple[str, str]]
+    """Providers and regions of which no instance that runs can give a gang a network of its own."""
     hybrid: Hybrid | None = None
     suit: Suitability | None = None
     losses: _ExpectedLosses | None = None
@@ -143,6 +145,9 @@ class OfferMarket:
     def permitted(self, group: JobGroup) -> Mask:
         """Return which offers are of a market, type, GPUs, zone and labels that ``group`` may use; shape ``(M,)``."""
         allowed = np.ones(len(self.offers), dtype=np.bool_) if group.spot_ok else self.steady
+        if self.without_wireguard and group.constraints is not None and group.constraints.gang_network:
+            connected = [(each.provider, each.region) not in self.without_wireguard for each in self.offers]
+            allowed = allowed & np.array(connected, dtype=np.bool_)
         if not group.instance_types and group.constraints is None and not self.sells_gpus:
             return allowed if group.resources.gpus is None else np.zeros_like(allowed)
         return allowed & np.array([may_use(group, offer) for offer in self.offers], dtype=np.bool_)
@@ -288,12 +293,19 @@ def open_market(context: PlanContext) -> OfferMarket:
         forbidden=permitted.forbidden,
         sells_reserved=permitted.sells_reserved,
         sells_gpus=permitted.sells_gpus,
+        without_wireguard=_without_wireguard(context),
         hybrid=context.strategy.hybrid,
         suit=context.suit,
         pools=_open_pools(context),
         quotas=QuotaLimits.of(context.snapshot.refused_quotas, context.fleet.instances, context.now),
         capped=any(each.wait_code == CAPPED for queue in context.waiting.queues.values() for each in queue.segments),
     )
+
+
+def _without_wireguard(context: PlanContext) -> frozenset[tuple[str, str]]:
+    ready = [each for each in context.fleet.instances if each.ready_at is not None]
+    lacking = {(each.offer.provider, each.offer.region) for each in ready if each.lacks_gang_network}
+    return frozenset(lacking - {(each.offer.provider, each.offer.region) for each in ready if each.has_wireguard})
 
 
 def _left(context: PlanContext, permitted: _PermittedOffers) -> list[float]:

@@ -31,7 +31,7 @@ def why_not_obtainable(context: PlanContext, offer_market: OfferMarket, group: J
     if group.constraints is not None and group.constraints.instance_id:
         text = f"{group.constraints.instance_id}, where the unit it measures runs, has no room for it now"
         return Reason(code="no_room_in_place", text=text)
-    if (reason := _no_such_machine(context, group)) is not None:
+    if (reason := _no_such_machine(context, offer_market, group)) is not None:
         return reason
     sizes_fit = [pair for pair in offer_market.forbidden if _large_enough(group, pair[0])]
     spot = [o for o in offer_market.offers if _large_enough(group, o)]
@@ -74,8 +74,8 @@ def _not_allowed(group: JobGroup, forbidden: list[tuple[Offer, str]], spot: list
     return Reason(code="not_allowed", text=text, numbers={"nearest": offer.instance_type.name, "why": why})
 
 
-def _no_such_machine(context: PlanContext, group: JobGroup) -> Reason | None:
-    """Return which restriction (types, GPUs, zones, labels, in this order) excludes every offer, or None."""
+def _no_such_machine(context: PlanContext, offer_market: OfferMarket, group: JobGroup) -> Reason | None:
+    """Return which restriction (types, GPUs, zones, labels, network, in this order) excludes every offer, or None."""
     left, where, patterns = list(context.snapshot.offers), group.constraints, group.instance_types
     if patterns:
         typed = [offer for offer in left if matches(offer.instance_type.name, patterns)]
@@ -98,6 +98,12 @@ def _no_such_machine(context: PlanContext, group: JobGroup) -> Reason | None:
         labels = {f"{name}={value}" for offer in left for name, value in offer.labels.items() if name in wanted}
         names = sorted(labels) or ["none with such labels"]
         return _none_offered("no_such_label", "placement.labels", where.words("labels"), names)
+    if where is not None and where.gang_network:
+        places = {(each.provider, each.region) for each in left if where.accepts_labels(each.labels)}
+        if places <= offer_market.without_wireguard:
+            names = sorted(f"{provider} in {region}" for provider, region in places)
+            text = f"machines of {', '.join(names)} report no WireGuard, by which nodes get a network of their own"
+            return Reason(code="no_gang_network", text=text, numbers={"bound": "network", "kinds": len(places)})
     return None
 
 

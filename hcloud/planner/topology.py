@@ -57,11 +57,14 @@ class TopologyConstraints:
         return AffinityGroup(user=spec.user, name=spec.name, apart_from=apart_from)
 
     def admitted(self, constraints: Constraints) -> Mask:
-        """Return which instances have the required zone and labels, or are the only one permitted."""
+        """Return which instances have the required zone, labels and gang network, or are the only one permitted."""
         known = self._admitted.get(constraints)
         if known is None:
             only = constraints.instance_id
             flags = [admits(constraints, each.offer) if not only else each.id == only for each in self._fleet.instances]
+            if constraints.gang_network:
+                pairs = zip(flags, self._fleet.instances, strict=True)
+                flags = [flag and not each.lacks_gang_network for flag, each in pairs]
             known = self._admitted[constraints] = np.array(flags, dtype=np.bool_)
         return known
 

@@ -726,6 +726,17 @@ class JobFile(JobFilePart):
         if not nodes.gang:
             raise AtKey("nodes", f"must be one number: all nodes of {name} start together")
 
+    @property
+    def network_or_default(self) -> Literal["none", "host"]:
+        """The network that was asked for, or what is usual: ``host`` of a framework."""
+        return "host" if self.framework is not None and "network" not in self.model_fields_set else self.network
+
+    def _to_constraints(self) -> Constraints | None:
+        constraints = self.placement.to_constraints()
+        if self.framework is None or self.network_or_default != "none":
+            return constraints
+        return replace(constraints or Constraints(), gang_network=True)
+
     def to_recurrence(self) -> Recurrence | None:
         """Return when it is submitted again; None: it is submitted once."""
         part = self.schedule
@@ -819,7 +830,7 @@ class JobFile(JobFilePart):
         fields |= {"env": env, "secrets": secrets, "tags": dict(self.tags), "budget_usd": self.budget_usd}
         if self.framework is not None:  # a profile of one node alone would say nothing
             fields["profiling"] = "never"
-            fields["network"] = self.network if "network" in self.model_fields_set else "host"
+            fields["network"] = self.network_or_default
         if self.resources.gpus is not None:  # copies would need GPUs, and vCPUs are not what it is fast by
             fields["profiling"] = "never"
         return fields | {"after": dict(self.after)}
@@ -845,7 +856,7 @@ class JobFile(JobFilePart):
             "checkpoint": self.checkpoint and self.checkpoint.to_checkpoint(),
             "progress": progress and ProgressHook(file=progress.file, total=progress.total),
             "metrics": metrics and MetricsHook(url=metrics.url, probe=metrics.probe, every_s=metrics.every),
-            "placement": self.placement.to_constraints(),
+            "placement": self._to_constraints(),
             "vcpus_within": need.vcpus_within,
             "tasks": self.to_tasks(),
         }

@@ -17,7 +17,7 @@ from providers.gce import GceProvider
 from providers.local import LocalProvider
 from providers.mock import MockProvider
 from tests.daemon.home import Home
-from tests.planner.scenes import job
+from tests.planner.scenes import job, offer
 
 PLAIN = job(1).spec
 WITH_IMAGE = replace(PLAIN, image="debian:12")
@@ -70,25 +70,31 @@ def test_an_image_that_no_machine_can_run_is_refused_before_one_is_rented(
         daemon.runner.close()
 
 
-def test_a_gang_gets_a_network_of_its_own_on_one_host_or_is_refused(
+def test_nodes_with_a_network_of_their_own_come_to_one_place_or_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     gang = replace(PLAIN, framework="mpi", network="none")
-    there = replace(gang, placement=Constraints(labels=(("provider", "loc*"),)))
-    elsewhere = replace(gang, placement=Constraints(labels=(("provider", "aws"),)))
-    local, both = {"local": local_of(tmp_path)}, {"local": local_of(tmp_path), "aws": ec2_of(tmp_path)}
-    refuse_gang_networks(local, [gang, there])
-    refuse_gang_networks(both, [there, PLAIN, replace(gang, network="host")])
-    for providers, spec, advice in (
-        (both, gang, r"set placement\.labels: \{provider: local\}, or network: host$"),
-        (both, elsewhere, r"\(aws: each machine is a host\); use network: host$"),
+    west = replace(gang, placement=Constraints(labels=(("provider", "aws"), ("region", "eu-w*"))))
+    providers: dict[str, Provider] = {"local": local_of(tmp_path), "aws": ec2_of(tmp_path)}
+    local, near, far = (
+        offer("small", provider=provider, region=region)
+        for provider, region in (("local", "here"), ("aws", "eu-west-1"), ("aws", "us-east-1"))
+    )
+    refuse_gang_networks(providers, [local, near, far], [west, PLAIN, replace(gang, network="host")])
+    refuse_gang_networks(providers, [local, local], [gang])
+    refuse_gang_networks(providers, [], [gang])
+    with pytest.raises(
+        BadInput,
+        match=r"^body\[1\]\.job\.network: none gives .* in one region of one provider, but they may run in aws in "
+        r"eu-west-1, aws in us-east-1, local in here; set placement\.labels: {provider: aws, region: eu-west-1}$",
     ):
-        with pytest.raises(BadInput, match=rf"^body\[1\]\.job\.network: none gives the nodes of mpi .*{advice}"):
-            refuse_gang_networks(providers, [PLAIN, spec])
+        refuse_gang_networks(providers, [local, near, far], [PLAIN, gang])
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    with pytest.raises(BadInput, match="does not run as root"):
-        refuse_gang_networks(local, [gang])
+    with pytest.raises(
+        BadInput, match=r"no machine here can \(local: the daemon does not run as root\); use network: host"
+    ):
+        refuse_gang_networks(providers, [local], [gang])
 
 
 def test_a_host_with_podman_runs_images_as_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

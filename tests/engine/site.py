@@ -7,7 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -145,7 +145,9 @@ class Machine:
 class Site:
     """A certificate authority, an engine process, and machines."""
 
-    def __init__(self, folder: Path, *, archives: Path | None = None, **changes: object) -> None:
+    def __init__(
+        self, folder: Path, *, archives: Path | None = None, host: str = "127.0.0.1", **changes: object
+    ) -> None:
         self.folder, self.tls_dir, self.archives = folder, folder / "tls", archives
         make_ca(self.tls_dir)
         self.address = ""
@@ -157,7 +159,7 @@ class Site:
         self._admitted: dict[str, AdmittedMachine] = {}
         self._admitting = self.runner()
         for _ in range(_PORTS_TRIED):
-            self.address = f"127.0.0.1:{free_port()}"
+            self.address = f"{host}:{free_port()}"
             if self._starts():
                 return
         raise AssertionError(f"no gateway started on any of {_PORTS_TRIED} free ports")
@@ -193,10 +195,12 @@ class Site:
             self.engine.kill()
             self.engine.wait()
 
-    def machine(self, name: str, *, admitted: bool = True, **changes: object) -> Machine:
-        """Add a machine and start its worker. Where it is not ``admitted``, somebody else does that."""
+    def machine(self, name: str, *, admitted: bool = True, inside: Sequence[str] = (), **changes: object) -> Machine:
+        """Add a machine and start its worker. Where it is not ``admitted``, somebody else does that. ``inside``: what
+        the worker's command line is appended to."""
         changes = {**self._changes, **changes}
         machine = Machine(self.folder, name, self.address, self.tls_dir, **changes)
+        machine.program = (*inside, *machine.program)
         self.machines[name] = machine
         if admitted:
             self.admit(name)

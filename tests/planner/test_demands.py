@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from hcloud.core.model import Constraints, JobSpec, JobState, Nodes
+from hcloud.core.model import Constraints, InstanceState, JobSpec, JobState, Nodes
 from hcloud.planner.plan import Finish, Launch, Place, Wait
 from hcloud.spec.policy import Caps
 from tests.planner.scenes import decide, job, machine, need, of, offer, running, scene, spec
@@ -85,3 +85,25 @@ def test_more_nodes_than_zones_can_never_run_and_too_few_zones_in_stock_wait() -
     assert "its 3 nodes need different zones (placement.spread), and only 2 can be used: a, b" in finish.reason.text
     [wait] = of(decide(scene(A, replace(B, available=0), job(1, asks=asks(2, spread="zone")))), Wait)
     assert wait.reason.code == "too_few_zones"
+
+
+def test_nodes_with_a_network_of_their_own_go_where_machines_can_give_them_one() -> None:
+    gang = asks(2, gang_network=True)
+    able, lacking, slice_ = (
+        machine(number, offer(vcpus=4.0), addresses=addresses, has_wireguard=has)
+        for number, addresses, has in ((1, ("10.0.0.1",), True), (2, ("10.0.0.2",), False), (3, (), False))
+    )
+    for other in (lacking, machine(2, offer(vcpus=8.0), addresses=("10.0.0.2",))):
+        [placed] = of(decide(scene(able, other, job(1, asks=gang))), Place)
+        assert {rank.instance_id for rank in placed.ranks} == {"inst-1"}
+    assert of(decide(scene(slice_, job(1, asks=gang))), Place), "slices of one host need no WireGuard"
+    [wait] = of(decide(scene(lacking, job(1, asks=gang), offer(region="s")), simple(caps=Caps(max_instances=1))), Wait)
+    assert "network excludes machines with room (inst-2)" in wait.reason.text
+    assert of(decide(scene(lacking, job(1, asks=gang), offer(), offer(region="s"))), Launch)[0].offer.region == "s"
+    [ended] = of(decide(scene(lacking, job(1, asks=gang), offer())), Finish)
+    sentence = (
+        "can never run here: machines of mock in r report no WireGuard, by which nodes get a network of their own"
+    )
+    assert ended.reason.text.startswith(sentence) and ended.reason.code == "impossible"
+    booting = replace(lacking, ready_at=None, state=InstanceState.BOOTING, has_wireguard=None)
+    assert of(decide(scene(booting, job(1, asks=gang), offer())), Wait), "it may say that it can"

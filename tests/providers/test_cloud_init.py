@@ -271,6 +271,7 @@ def test_plain_image_installs_what_is_missing_and_the_agent_from_the_gateway(
         "apt-get -q update",
         "apt-get -qy install --no-install-recommends bubblewrap nftables",
         "apt-get -qy install --no-install-recommends stress-ng",
+        "apt-get -qy install --no-install-recommends wireguard-tools",
         "systemctl daemon-reload",
         "systemctl enable --now hcloud-guard.service",
         "systemctl enable --now hcloud-worker.service",
@@ -296,7 +297,7 @@ def test_agent_that_cannot_be_loaded_on_the_machine_keeps_the_deadline_armed(
 
 def test_only_what_is_missing_is_installed(tmp_path: Path, gateway: AgentServer) -> None:
     host = host_for(tmp_path, gateway)
-    for name in ("bwrap", "nft", "stress-ng"):
+    for name in ("bwrap", "nft", "stress-ng", "wg"):
         host.program(name, ":")
     assert host.run("setup").returncode == 0
     assert not any(call.startswith(("apt-get", "dnf")) for call in host.calls())
@@ -374,6 +375,7 @@ def test_python_that_an_agent_needs_is_installed_into_an_image(tmp_path: Path, h
     assert host.calls() == [
         "dnf -qy install bubblewrap nftables",
         "dnf -qy install stress-ng",
+        "dnf -qy install wireguard-tools",
         "dnf -qy install python3.13",
     ]
 
@@ -385,11 +387,14 @@ def test_certificate_of_a_worker_does_not_serve_agents(tmp_path: Path) -> None:
     assert "certificate is not valid for 'gateway'" in done.stderr
 
 
-def test_machine_becomes_a_worker_where_stress_ng_cannot_be_installed(tmp_path: Path, gateway: AgentServer) -> None:
+def test_machine_becomes_a_worker_where_stress_ng_and_wireguard_cannot_be_installed(
+    tmp_path: Path, gateway: AgentServer
+) -> None:
     host = host_for(tmp_path, gateway)
-    host.program("apt-get", 'case "$*" in *stress-ng*) exit 100;; esac')
+    host.program("apt-get", 'case "$*" in *stress-ng* | *wireguard*) exit 100;; esac')
     done = host.run("setup")
     assert done.returncode == 0, done.stderr
+    assert "gangs get no network of their own: no WireGuard" in done.stdout
     assert "profiling goes without stress-ng" in done.stdout
     assert host.calls()[-1] == "systemctl stop hcloud-deadline.timer"
 
@@ -422,6 +427,7 @@ def test_python_that_an_agent_needs_is_installed(tmp_path: Path, gateway: AgentS
     host.program("bwrap", ":")
     host.program("nft", ":")
     host.program("stress-ng", ":")
+    host.program("wg", ":")
     done = host.run("setup")
     assert done.returncode == 0, done.stderr
     assert host.calls()[0] == "dnf -qy install python3.13"

@@ -52,11 +52,13 @@ def excluded(context: PlanContext, group: JobGroup, but: Sequence[int] = ()) -> 
     if group.instance_types or group.resources.gpus is not None or fleet.has_gpus:
         roomy = roomy & fleet.of_kinds(group.instance_types, group.resources.gpus)
     roomy[list(but)] = False
-    by_zone = replace(where, labels=()) if where is not None else None
-    by_label = replace(where, zones=()) if where is not None else None
+    by_zone = replace(where, labels=(), gang_network=False) if where is not None else None
+    by_label = replace(where, zones=(), gang_network=False) if where is not None else None
+    by_network = replace(where, zones=(), labels=()) if where is not None else None
     allowed = {
         "placement.zones": context.topology.admitted(by_zone) if by_zone is not None else roomy,
         "placement.labels": context.topology.admitted(by_label) if by_label is not None else roomy,
+        "network": context.topology.admitted(by_network) if by_network is not None else roomy,
         "placement.apart_from": context.topology.without_conflicts(group.company)
         if group.company is not None
         else roomy,

@@ -72,6 +72,7 @@ def unobtainable(state: ProvisioningState, group: JobGroup) -> Reason:
         "no_such_gpu",
         "no_such_zone",
         "no_such_label",
+        "no_gang_network",
     ):
         return reason
     fleet = state.context.fleet
