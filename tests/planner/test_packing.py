@@ -1,6 +1,7 @@
 """Programs in which groups share capacity: solved nearly as well as by the solver alone, and never beyond capacity."""
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -139,3 +140,27 @@ def test_the_same_program_always_has_the_same_solution() -> None:
     one, other = (solve_packing(program(3, groups=900)) for _ in range(2))
     assert one is not None and other is not None
     assert (one.units == other.units).all() and (one.prices == other.prices).all()
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_where_the_solver_begins_changes_its_steps_and_no_solution(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    for limit in ("SOLVED_WHOLE", "SAMPLED"):
+        monkeypatch.setattr(packing, limit, 15)
+    asked, real, begins = program(seed, groups=200, room=0.2), packing._solved, list[int]()
+
+    def checked(*given: Any) -> object:
+        begins.append(int(given[4].basic.sum()) - len(given[3]))
+        return real(*given)
+
+    def at_nothing(*given: Any) -> object:
+        columns, rows = len(given[0]), len(given[3])
+        basic = np.arange(columns + rows) >= columns
+        return real(*given[:4], packing._Basis(basic=basic, upper=np.zeros(columns + rows, dtype=np.bool_)))
+
+    monkeypatch.setattr(packing, "_solved", checked)
+    found = solve_packing(asked)
+    monkeypatch.setattr(packing, "_solved", at_nothing)
+    plain = solve_packing(asked)
+    assert found is not None and plain is not None
+    assert found.units == pytest.approx(plain.units, abs=1e-6)
+    assert len(begins) > 1 and set(begins) == {0}

@@ -26,6 +26,8 @@ LEAST_REST = 1e-6
 """Below this probability of having lasted so long, a job's rest is taken as free of scale."""
 _FREE_OF_SCALE = np.geomspace(1.0, 1e4, 97)
 """Run times as multiples of the age."""
+_OUTLIVED = (1.0 - 1.0 / _FREE_OF_SCALE) / (1.0 - 1.0 / _FREE_OF_SCALE[-1])
+"""Probability to run no longer than each of them, once a job lasted longer than anything known."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -120,13 +122,19 @@ class RunTimes:
         reached = self.cdf(age_s)
         if 1.0 - reached < LEAST_REST or math.isinf(age_s):
             age_s = min(age_s, 1e300)
-            outlived = 1.0 - 1.0 / _FREE_OF_SCALE
-            times, cumulative = age_s * _FREE_OF_SCALE, outlived / outlived[-1]
+            times, cumulative = age_s * _FREE_OF_SCALE, _OUTLIVED
         else:
             later = int(np.searchsorted(self.times_s, age_s, side="right"))
             times = np.concatenate(((age_s,), self.times_s[later:]))
             cumulative = np.concatenate(((0.0,), (self.cumulative[later:] - reached) / (1.0 - reached)))
         return RunTimes(times, cumulative, age_s, None, self.evidence, self.source)
+
+
+def outlasting(multiples: Floats) -> Floats:
+    """Return the probability that a job that lasted longer than anything known runs longer than these multiples of its
+    age, of the same shape."""
+    ended: Floats = np.interp(np.log(multiples), np.log(_FREE_OF_SCALE), _OUTLIVED)
+    return 1.0 - ended
 
 
 def unknown_run_time() -> RunTimes:

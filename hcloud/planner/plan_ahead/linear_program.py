@@ -13,13 +13,14 @@ All but a few jobs take one option whole, as there are few constraints but those
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from hcloud.forecast.runtimes.distribution import RunTimes
-from hcloud.planner.plan_ahead.expected import Floats, Utility, expected_rest, expected_use, expected_utilities
+from hcloud.planner.plan_ahead.expected import Floats, RunTimeTable, Utility
 from hcloud.planner.plan_ahead.packing import PackingProgram, bound_at, solve_packing
 from hcloud.planner.plan_ahead.sparse_rows import SparseRows
 
@@ -27,6 +28,8 @@ ROUNDED = 0.5
 """Others are stopped for a job only if at least this share of it starts now."""
 WHOLE = 1.0 - 1e-6
 LEAST_SHARE = 1e-3
+DIGITS = 9
+"""Of what is compared where jobs take their room one after the other, in parts of the largest."""
 MOST_UNIONS = 64
 """Of more sets of pools that share some, no further unions are formed. Then the program is a little too hopeful."""
 _TIES = 1e-5
@@ -125,8 +128,6 @@ class _Kind:
     """Jobs that differ in nothing but their numbers."""
 
     job: PendingJob
-    run_time: int
-    """Number of its run time, the same for equal ones."""
     members: list[int] = field(default_factory=list)
     """Places among the waiting jobs."""
 
@@ -153,33 +154,33 @@ class _LinearProgram:
     def _add_columns(self) -> None:
         """Set kind, place, slot, set of pools and worth of each column, shape ``(N,)``, and what it expects to use at
         the start of each slot, shape ``(N, T)``."""
-        slots = len(self.starts_s)
-        since_s = self.starts_s[None, :] - self.starts_s[:, None]  # from each start to each slot
         places, sets = list[tuple[int, int, int]](), dict[frozenset[int], int]()
-        alike = dict[tuple[int, float], list[int]]()
         for kind, each in enumerate(self.kinds):
             covered = frozenset[int]()  # pools of places before, where it is worth no less
             for number, place in enumerate(each.job.places):
-                pools, covered = place.pools - covered, covered | place.pools
-                if pools:
-                    alike.setdefault((each.run_time, place.stretch), []).append(len(places))
+                if pools := place.pools - covered:
                     places.append((kind, number, sets.setdefault(pools, len(sets))))
-        worth, uses = np.zeros((len(places), slots)), np.zeros((len(places), slots, slots))
-        for (_, stretch), at in alike.items():
-            jobs = [self.kinds[places[each][0]].job for each in at]
-            taken = [job.places[places[each][1]] for job, each in zip(jobs, at, strict=True)]
-            begins_s = self.starts_s + np.array([[place.delay_s] for place in taken])
-            found = expected_utilities([job.utility for job in jobs], jobs[0].run_time, begins_s, stretch)
-            worth[at] = found - np.array([[place.usd] for place in taken])
-            use = expected_use(jobs[0].run_time, since_s, stretch)
-            uses[at] = np.array([[[job.amount]] for job in jobs]) * use
-            passing = [each for each, place in zip(at, taken, strict=True) if not place.lasting]
-            worth[passing, 1:] = uses[passing, :, 1:] = 0.0
+                covered |= place.pools
+        jobs = [self.kinds[kind].job for kind, _, _ in places]
+        taken = [job.places[number] for job, (_, number, _) in zip(jobs, places, strict=True)]
+        table, which = RunTimeTable.of_each([job.run_time for job in jobs])
+        stretch = np.array([place.stretch for place in taken])
+        begins_s = self.starts_s + np.array([[place.delay_s] for place in taken])
+        worth = table.utilities(which, [job.utility for job in jobs], begins_s, stretch)
+        worth -= np.array([[place.usd] for place in taken])
+        passing = ~np.array([place.lasting for place in taken])
+        worth[passing, 1:] = 0.0
         place_of, self.slot_of = (worth > _SLACK).nonzero()
         columns = np.array(places, dtype=np.intp).reshape(-1, 3)[place_of]
         self.kind_of, self.place_of, self.set_of = columns.T
-        self.worth, self.uses = worth[place_of, self.slot_of], uses[place_of, self.slot_of]
-        self.sets = tuple(sets)
+        self.worth, self.sets = worth[place_of, self.slot_of], tuple(sets)
+        # What runs alike is expected to use alike.
+        alike, alike_of = np.unique(np.stack((which, stretch)), axis=1, return_inverse=True)
+        since_s = self.starts_s[None, :] - self.starts_s[:, None]  # from each start to each slot
+        uses = table.uses(alike[0].astype(np.intp), since_s, alike[1])
+        amounts = np.array([job.amount for job in jobs])[place_of, None]
+        self.uses = amounts * uses[alike_of.ravel()[place_of], self.slot_of]
+        self.uses[passing[place_of], 1:] = 0.0
 
     def solve(self) -> bool:
         """Choose the share of each option, and of each job that can be stopped; return whether that succeeded."""
@@ -252,9 +253,17 @@ class _LinearProgram:
             job: max([worth[job, place] for place in places]) / max(self.waiting[job].amount, _SLACK)
             for job, places in now.items()
         }
-        ranked = sorted(now, key=lambda job: (share_of[job] < WHOLE, -share_of[job] * density[job], job))
-        room, stopped, starting = self._free_now(), dict[int, None](), list[JobStart]()
-        stops = self._stops()
+        # Rounded, as the last digits depend on the steps of the solver.
+        most = max([_SLACK, *density.values()])
+        by_worth = {
+            job: (part < WHOLE, -round(part * density[job] / most, DIGITS), job) for job, part in share_of.items()
+        }
+        ranked = sorted(now, key=by_worth.__getitem__)
+        room, stopped, starting = self._free_now(), list[int](), list[JobStart]()
+        stops, in_stops = self._stops(), defaultdict[int, float](float)
+        for at in stops:
+            for pool, held in self.running[at].amounts.items():
+                in_stops[pool] += held
         for job in ranked:
             each = self.waiting[job]
             for place in sorted(now[job], key=lambda number: (-now[job][number], number)):
@@ -262,13 +271,16 @@ class _LinearProgram:
                 lacks = each.amount - sum([room[pool] for pool in pools])
                 chosen = list[int]()
                 if lacks > _SLACK:
-                    chosen = self._to_stop(stops, stopped, pools, lacks) if share_of[job] >= ROUNDED else []
+                    enough = share_of[job] >= ROUNDED and sum([in_stops[pool] for pool in pools]) > lacks - 2 * _SLACK
+                    chosen = self._to_stop(stops, pools, lacks) if enough else []
                     if not chosen:
                         continue
                 for at in chosen:
-                    stopped[at] = None
+                    stopped.append(at)
+                    stops.remove(at)
                     for pool, held in self.running[at].amounts.items():
                         room[pool] += held
+                        in_stops[pool] -= held
                 order = sorted(pools, key=lambda pool: (-room[pool], pool))
                 taken = _take(room, order, each.amount)
                 starting.append(JobStart(number=each.number, place=place, amounts=taken, share=share_of[job]))
@@ -318,14 +330,12 @@ class _LinearProgram:
                 room[pool] -= amount
         return room
 
-    def _to_stop(
-        self, stops: Sequence[int], stopped: Mapping[int, None], pools: frozenset[int], lacks: float
-    ) -> list[int]:
+    def _to_stop(self, stops: Sequence[int], pools: frozenset[int], lacks: float) -> list[int]:
         """Return which of ``stops`` make room for ``lacks`` in these pools; none if all of them do not."""
         chosen = list[int]()
         for at in stops:
             given = sum([amount for pool, amount in self.running[at].amounts.items() if pool in pools])
-            if given > 0.0 and at not in stopped:
+            if given > 0.0:
                 chosen.append(at)
                 lacks -= given
                 if lacks <= _SLACK:
@@ -334,33 +344,20 @@ class _LinearProgram:
 
 
 def expected_rests(running: Sequence[RunningJob], after_s: Floats) -> Floats:
-    """Return :func:`expected_rest` of each running job, shape ``(len(running), T)``."""
-    found, alike = np.zeros((len(running), len(after_s))), dict[tuple[int, float], list[int]]()
-    equal = _numbered([each.run_time for each in running])
-    for at, each in enumerate(running):
-        alike.setdefault((equal[at], each.stretch), []).append(at)
-    for places in alike.values():
-        first, ages_s = running[places[0]], np.array([running[each].age_s for each in places])
-        found[places] = expected_rest(first.run_time, ages_s, after_s, first.stretch)
-    return found
+    """Return the probability that each running job still runs ``after_s`` from now, shape ``(len(running), T)``."""
+    if not running:
+        return np.zeros((0, len(after_s)))
+    table, which = RunTimeTable.of_each([each.run_time for each in running])
+    ages_s, stretch = np.array([(each.age_s, each.stretch) for each in running]).T
+    return table.rests(which, ages_s, after_s, stretch)
 
 
 def _kinds_of(waiting: Sequence[PendingJob]) -> list[_Kind]:
     kinds = dict[tuple[float, int, Utility, tuple[StartOption, ...]], _Kind]()
-    equal = _numbered([job.run_time for job in waiting])
+    equal = RunTimeTable.of_each([job.run_time for job in waiting])[1].tolist()
     for at, job in enumerate(waiting):
-        kinds.setdefault((job.amount, equal[at], job.utility, job.places), _Kind(job, equal[at])).members.append(at)
+        kinds.setdefault((job.amount, equal[at], job.utility, job.places), _Kind(job)).members.append(at)
     return list(kinds.values())
-
-
-def _numbered(run_times: Sequence[RunTimes]) -> list[int]:
-    """Return a number for each distribution, the same for equal ones. What is one object may depend on the past."""
-    by_id, by_value = dict[int, int](), dict[tuple[bytes, bytes], int]()
-    for each in run_times:
-        if id(each) not in by_id:
-            value = (each.times_s.tobytes(), each.cumulative.tobytes())
-            by_id[id(each)] = by_value.setdefault(value, len(by_value))
-    return [by_id[id(each)] for each in run_times]
 
 
 def _unions_of(sets: Sequence[frozenset[int]]) -> list[frozenset[int]]:

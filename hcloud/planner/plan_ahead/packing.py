@@ -75,10 +75,7 @@ def solve_packing(program: PackingProgram) -> PackingSolution | None:
 
 def bound_at(program: PackingProgram, prices: Floats) -> float:
     """Return what no solution is worth more than, whatever the prices: its worth if all could take what pays."""
-    best = np.zeros(len(program.counts))
-    np.maximum.at(best, program.group_of, program.worth - program.uses.times(prices))
-    gains = np.maximum(program.releases.times(prices) - program.release_cost, 0.0)
-    return float(best @ program.counts + gains.sum() + program.capacity @ prices)
+    return _PackingSolver(program).bound(prices)
 
 
 class _PackingSolver:
@@ -97,6 +94,13 @@ class _PackingSolver:
         """Which options of open groups are in the linear program."""
         self.open_releases: Mask = np.zeros(releases, dtype=np.bool_)
         self.fixed_releases: Mask = np.zeros(releases, dtype=np.bool_)
+        self.seen: Mask = np.zeros(groups, dtype=np.bool_)
+        """Which groups were open in the last linear program."""
+        self.basic: Mask = np.zeros(len(program.worth) + releases + groups + len(program.capacity), dtype=np.bool_)
+        """Which options, releases, groups and rows of capacity were in the basis at its end."""
+        self.basic[len(self.basic) - len(program.capacity) :] = True
+        self.priced: tuple[Floats, Floats, Floats] | None = None
+        """The latest prices, and what is used and released at these."""
 
     def solve(self) -> PackingSolution | None:
         """See :func:`solve_packing`."""
@@ -137,11 +141,17 @@ class _PackingSolver:
                 continue
             found.units[taken], found.released[released], prices = program.counts[fixed], 1.0, found.prices
             worth = program.worth @ found.units - program.release_cost @ found.released
-            if self._all_open or bound_at(program, prices) <= worth * (1.0 + gap) + _GAIN * self.scale:
+            if self._all_open or self.bound(prices) <= worth * (1.0 + gap) + _GAIN * self.scale:
                 break
             if not self._reopen(prices):
                 self._open_all()
         return found
+
+    def bound(self, prices: Floats) -> float:
+        """See :func:`bound_at`."""
+        profits, gains = self._profits(prices)
+        best = np.maximum(self._best(profits)[0], 0.0)
+        return float(best @ self.program.counts + np.maximum(gains, 0.0).sum() + self.program.capacity @ prices)
 
     def _unhindered(self) -> PackingSolution | None:
         """Return the solution in which each group takes its best option; None: there is not room for all of them."""
@@ -161,10 +171,16 @@ class _PackingSolver:
     def _open_all(self) -> None:
         self.open[:] = self.eligible[:] = self.open_releases[:] = True
 
+    def _priced(self, prices: Floats) -> tuple[Floats, Floats]:
+        """Return the price of what one unit of each option uses, and of what each release gives."""
+        if self.priced is None or self.priced[0] is not prices:
+            self.priced = (prices, self.program.uses.times(prices), self.program.releases.times(prices))
+        return self.priced[1:]
+
     def _profits(self, prices: Floats) -> tuple[Floats, Floats]:
         """Return what one unit of each option is worth at these prices, and what each release is."""
-        program = self.program
-        return program.worth - program.uses.times(prices), program.releases.times(prices) - program.release_cost
+        used, given = self._priced(prices)
+        return self.program.worth - used, given - self.program.release_cost
 
     def _best(self, profits: Floats) -> tuple[Floats, Integers]:
         """Return the highest profit of each group, and the first option that has it; -1: it has no option."""
@@ -181,13 +197,13 @@ class _PackingSolver:
         others = profits.copy()
         others[at[at >= 0]] = _NEVER
         second = np.maximum(self._best(others)[0], 0.0)
-        doubt = np.maximum(clear_by * self.program.uses.times(prices), _GAIN * self.scale)
+        doubt = np.maximum(clear_by * self._priced(prices)[0], _GAIN * self.scale)
         doubts = np.where(at >= 0, doubt[at], 0.0)
         pays = best > 0.0
         self.open = self.filled & (np.abs(np.where(pays, best - second, best)) < doubts)
         self.fixed = np.where(pays, at, -1)
         self.eligible = profits > (np.maximum(best, 0.0) - doubts)[self.program.group_of]
-        self.open_releases = np.abs(gains) < clear_by * self.program.releases.times(prices)
+        self.open_releases = np.abs(gains) < clear_by * self._priced(prices)[1]
         self.fixed_releases = gains > 0.0
 
     def _reopen(self, prices: Floats) -> bool:
@@ -195,7 +211,7 @@ class _PackingSolver:
         profits, gains = self._profits(prices)
         best, least = np.maximum(self._best(profits)[0], 0.0), _GAIN * self.scale
         taken = np.where(self.fixed >= 0, profits[self.fixed], 0.0)
-        doubt = np.maximum(CLEAR_BY * self.program.uses.times(prices), least)
+        doubt = np.maximum(CLEAR_BY * self._priced(prices)[0], least)
         opened = (
             self.open | (self.filled & (best > taken + least)),
             self.open_releases | np.where(self.fixed_releases, gains < -least, gains > least),
@@ -215,42 +231,103 @@ class _PackingSolver:
         if not options.size + releases.size:
             found = PackingSolution(units=units, released=released, prices=prices)
             return found if capacity.min(initial=0.0) >= -_GAIN else None
-        row_of = np.cumsum(self.open) - 1
+        row_of, uses, given = np.cumsum(self.open) - 1, program.uses.chosen(options), program.releases.chosen(releases)
+        parts = self._variables(options, releases, open_groups)
+        columns = len(options) + len(releases)
         solved = _solved(
             np.concatenate((-program.worth[options], program.release_cost[releases])) / self.scale,
             # The bounds follow from the rows of groups, but the solver takes half the steps with them.
             np.concatenate((program.counts[program.group_of[options]], np.ones(len(releases)))),
-            _by_column(
-                row_of[program.group_of[options]],
-                program.uses.chosen(options),
-                program.releases.chosen(releases),
-                len(open_groups),
-            ),
+            _by_column(row_of[program.group_of[options]], uses, given, len(open_groups)),
             np.concatenate((program.counts[open_groups], capacity)),
+            self._first_basis(options, releases, parts, prices),
         )
         if solved is None:
             return None
-        shares, duals = solved
-        units[options], released[releases] = shares[: len(options)], shares[len(options) :]
-        prices = np.maximum(-self.scale * duals[len(open_groups) :], 0.0)
+        self.basic[:], self.seen = False, self.open.copy()
+        self.basic[parts[solved.basic]] = True
+        units[options], released[releases] = solved.values[: len(options)], solved.values[len(options) : columns]
+        prices = np.maximum(-self.scale * solved.duals[len(open_groups) :], 0.0)
         return PackingSolution(units=units, released=released, prices=prices)
+
+    def _variables(self, options: Integers, releases: Integers, groups: Integers) -> Integers:
+        """Return the places in :attr:`basic` of the columns and rows of a linear program, in its order."""
+        counts = (len(self.program.worth), len(self.program.release_cost), len(self.program.counts))
+        first = np.cumsum((0, *counts))
+        rows = np.arange(len(self.program.capacity))
+        return np.concatenate((options, first[1] + releases, first[2] + groups, first[3] + rows))
+
+    def _first_basis(self, options: Integers, releases: Integers, parts: Integers, prices: Floats) -> _Basis:
+        """Return where the solver begins: at the end of the last linear program, and for other groups at the option
+        that is best at these prices. So few steps are left to do."""
+        program, basic = self.program, self.basic.copy()
+        worth, gains = self._profits(prices)
+        worth[~self.eligible] = _NEVER
+        best, at = self._best(worth)
+        anew = self.open & ~self.seen
+        taking = np.flatnonzero(anew & (best > 0.0))
+        row_at = len(program.worth) + len(program.release_cost)
+        basic[row_at : row_at + len(anew)][anew] = True
+        basic[row_at + taking], basic[at[taking]] = False, True
+        columns = len(options) + len(releases)
+        chosen, rows = basic[parts], len(parts) - columns
+        # What left the program may have taken or given a place of the basis: rows of capacity make up for it.
+        capacities = np.arange(len(parts) - len(program.capacity), len(parts))
+        lacking = rows - int(chosen.sum())
+        if lacking:
+            movable = capacities[chosen[capacities] != (lacking > 0)]
+            order = np.argsort(prices[movable - capacities[0]], kind="stable")
+            chosen[movable[order][: abs(lacking)]] = lacking > 0
+        upper = np.concatenate((np.zeros(len(options), dtype=np.bool_), gains[releases] > 0.0, np.ones(rows, np.bool_)))
+        return _Basis(basic=chosen, upper=upper & ~chosen)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Basis:
+    """Where the solver begins: by column, then by row."""
+
+    basic: Mask
+    upper: Mask
+    """Which of the others are at their upper limit; the rest are at the lower one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Solved:
+    """The end of a linear program."""
+
+    values: Floats
+    """Of columns."""
+    duals: Floats
+    """Of rows."""
+    basic: Integers
+    """Which columns, and then rows, are in the basis."""
 
 
 def _by_column(group_rows: Integers, uses: SparseRows, releases: SparseRows, groups: int) -> SparseRows:
     """Return the entries of the program by column, which are options and then releases: its rows are groups, then
     capacities."""
-    options = len(group_rows)
-    columns = np.concatenate((np.arange(options), uses.rows, options + releases.rows))
-    rows = np.concatenate((group_rows, groups + uses.columns, groups + releases.columns))
-    values, order = np.concatenate((np.ones(options), uses.values, -releases.values)), np.lexsort((rows, columns))
+    options, used = len(group_rows), len(uses.values)
     shape = (options + releases.shape[0], groups + uses.shape[1])
-    return SparseRows(rows=columns[order], columns=rows[order], values=values[order], shape=shape)
+    counts = np.bincount(uses.rows, minlength=options) + 1
+    owns = np.cumsum(counts) - counts  # each option's entry in its group's row stands before what it uses
+    others = np.arange(used) + uses.rows + 1
+    columns, rows = np.empty(options + used, dtype=np.intp), np.empty(options + used, dtype=np.intp)
+    values = np.ones(options + used)
+    columns[owns], rows[owns] = np.arange(options), group_rows
+    columns[others], rows[others], values[others] = uses.rows, groups + uses.columns, uses.values
+    return SparseRows(
+        rows=np.concatenate((columns, options + releases.rows)),
+        columns=np.concatenate((rows, groups + releases.columns)),
+        values=np.concatenate((values, -releases.values)),
+        shape=shape,
+    )
 
 
-def _solved(cost: Floats, most: Floats, entries: SparseRows, limits: Floats) -> tuple[Floats, Floats] | None:
-    """Return the values from 0 to ``most`` of least ``cost`` within the ``limits`` of rows, and the rows' dual values.
+def _solved(cost: Floats, most: Floats, entries: SparseRows, limits: Floats, first: _Basis) -> _Solved | None:
+    """Return the values from 0 to ``most`` of least ``cost`` within the ``limits`` of rows.
 
-    ``entries``: by column. None: the solver reached its limit.
+    ``entries``: by column; ``first``: where the solver begins, which changes nothing but its steps. None: the solver
+    reached its limit.
     """
     import highspy  # not needed by daemons whose jobs need no plan
 
@@ -263,18 +340,27 @@ def _solved(cost: Floats, most: Floats, entries: SparseRows, limits: Floats) -> 
         ("simplex_iteration_limit", MOST_ITERATIONS),
     ):
         solver.setOptionValue(option, value)
-    starts = np.zeros(len(cost) + 1, dtype=np.int32)
-    np.cumsum(np.bincount(entries.rows, minlength=len(cost)), out=starts[1:])
-    program = highspy.HighsLp()
-    program.num_col_, program.num_row_ = len(cost), len(limits)
-    program.col_cost_, program.col_lower_, program.col_upper_ = cost, np.zeros(len(cost)), most
-    program.row_lower_, program.row_upper_ = np.full(len(limits), -infinite), limits
-    program.a_matrix_.format_ = highspy.MatrixFormat.kColwise
-    program.a_matrix_.start_ = starts
-    program.a_matrix_.index_, program.a_matrix_.value_ = entries.columns.astype(np.int32), entries.values
-    solver.passModel(program)
+    columns, rows = len(cost), len(limits)
+    starts = np.zeros(columns + 1, dtype=np.int32)
+    np.cumsum(np.bincount(entries.rows, minlength=columns), out=starts[1:])
+    solver.passModel(
+        columns, rows, len(entries.values), int(highspy.MatrixFormat.kColwise), int(highspy.ObjSense.kMinimize), 0.0,
+        cost, np.zeros(columns), most, np.full(rows, -infinite), limits,
+        starts, entries.columns.astype(np.int32), entries.values, np.zeros(columns, dtype=np.int32),
+    )  # fmt: skip
+    status, basis = highspy.HighsBasisStatus, highspy.HighsBasis()
+    by_number = (status.kLower, status.kBasic, status.kUpper)
+    statuses = [by_number[each] for each in np.where(first.basic, 1, np.where(first.upper, 2, 0)).tolist()]
+    basis.col_status, basis.row_status, basis.valid = statuses[:columns], statuses[columns:], True
+    basis.alien = False  # as many as there are rows; else it would be factorised twice
+    solver.setBasis(basis)
     solver.run()
     if solver.getModelStatus() != highspy.HighsModelStatus.kOptimal:
         return None
     found = solver.getSolution()
-    return np.asarray(found.col_value, dtype=np.float64), np.asarray(found.row_dual, dtype=np.float64)
+    basic = np.asarray(solver.getBasicVariables()[1], dtype=np.intp)
+    return _Solved(
+        values=np.asarray(found.col_value, dtype=np.float64),
+        duals=np.asarray(found.row_dual, dtype=np.float64),
+        basic=np.where(basic < 0, columns - 1 - basic, basic),
+    )

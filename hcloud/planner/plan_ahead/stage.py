@@ -39,7 +39,7 @@ from hcloud.planner.placement.place import place_now
 from hcloud.planner.placement.room_reservation import PLANNED
 from hcloud.planner.placement.state import PlacementState
 from hcloud.planner.plan import PlannedStart
-from hcloud.planner.plan_ahead.expected import Floats, Utility, expected_utility, overestimated, slot_starts
+from hcloud.planner.plan_ahead.expected import Floats, RunTimeTable, Utility, expected_utility, slot_starts
 from hcloud.planner.plan_ahead.linear_program import PendingJob, RunningJob, ScheduleOfStarts, StartOption, schedule
 from hcloud.planner.provisioning.eviction import is_evictable
 from hcloud.planner.run_times import RunTimeForecasts, ran_for_s
@@ -114,6 +114,8 @@ class _Planned(NamedTuple):
     pending: PendingJob
     kinds: tuple[str, ...]
     """What each of its places is."""
+    left_s: float
+    """How long until its deadline; inf: it has none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -156,7 +158,7 @@ def plan_ahead(state: PlacementState, market: OfferMarket) -> None:
         if number in decided:
             continue
         job, segment = segments[number]
-        planned_start = ahead.starts.get(number) or _start_after_all(each, job, ahead.inputs.at)
+        planned_start = ahead.starts.get(number) or _start_after_all(each, ahead.inputs.at)
         if planned_start is not None or BOUGHT not in each.kinds:
             soonest_at = min(soonest_at, ahead.inputs.at + FIRST_S if planned_start is None else planned_start.at)
             _let_wait(context, job, segment, planned_start)
@@ -218,7 +220,7 @@ def _planned_for(context: PlanContext, pools: _Pools, waiting: Sequence[tuple[Jo
 
 
 def _solved(context: PlanContext, pools: _Pools, inputs: _Inputs) -> _AheadPlan:
-    planned = {number_of(job.id): each for job, each in _pending(context, inputs)}
+    planned = {each.pending.number: each for each in _pending(context, inputs)}
     if not planned:
         return _AheadPlan(inputs=inputs, planned={}, schedule=ScheduleOfStarts(), starts={})
     found = schedule(
@@ -227,20 +229,25 @@ def _solved(context: PlanContext, pools: _Pools, inputs: _Inputs) -> _AheadPlan:
         pools.capacity,
         slot_starts(HORIZON_S, FIRST_S, SLOTS),
     )
-    jobs = {number_of(job.id): job for job, _ in inputs.candidates}
-    starts = {
-        number: _start(jobs[number], planned[number].pending.run_time, inputs.at, at_s)
-        for number, at_s in found.starts_s.items()
-    }
+    starts = _starts([(planned[number], at_s) for number, at_s in found.starts_s.items()], inputs.at)
     return _AheadPlan(inputs=inputs, planned=planned, schedule=found, starts=starts)
 
 
-def _start(job: Job, run_time: RunTimes, now: float, at_s: float) -> PlannedStart:
-    if (deadline_at := job.deadline_at) is None:
-        return PlannedStart(at=now + at_s, chance=None, chance_now=None)
-    left_s = deadline_at - now
-    chance, chance_now = run_time.cdf(max(0.0, left_s - at_s)), run_time.cdf(left_s)
-    return PlannedStart(at=now + at_s, chance=chance, chance_now=chance_now)
+def _starts(chosen: Sequence[tuple[_Planned, float]], now: float) -> dict[int, PlannedStart]:
+    """Return the starts of jobs so many seconds from ``now``, by their numbers, with the probability of each to meet
+    its deadline."""
+    if not chosen:
+        return {}
+    table, which = RunTimeTable.of_each([each.pending.run_time for each, _ in chosen])
+    left_s = np.array([each.left_s for each, _ in chosen])
+    then_s = np.maximum(left_s - [at_s for _, at_s in chosen], 0.0)
+    chances = zip(table.cumulative(which, then_s).tolist(), table.cumulative(which, left_s).tolist(), strict=True)
+    return {
+        each.pending.number: PlannedStart(at=now + at_s, chance=chance, chance_now=chance_now)
+        if each.left_s < inf
+        else PlannedStart(at=now + at_s, chance=None, chance_now=None)
+        for (each, at_s), (chance, chance_now) in zip(chosen, chances, strict=True)
+    }
 
 
 def _placed(state: PlacementState, job: Job, group: JobGroup, on_paid: frozenset[int] | None) -> bool:
@@ -249,7 +256,7 @@ def _placed(state: PlacementState, job: Job, group: JobGroup, on_paid: frozenset
     return place_now(state, job, group, on_paid=on_paid)
 
 
-def _start_after_all(each: _Planned, job: Job, now: float) -> PlannedStart | None:
+def _start_after_all(each: _Planned, now: float) -> PlannedStart | None:
     """Return when a job should start that was to start now, but for which no machine with paid room suits: in the next
     slot, unless that costs more than a machine of its own does. None: it should be served now by the other rules."""
     worth_s = np.array([0.0, FIRST_S])
@@ -259,7 +266,7 @@ def _start_after_all(each: _Planned, job: Job, now: float) -> PlannedStart | Non
         return None
     later = max(_worth(each, place, worth_s)[1] for place in paid)
     at_once = max((_worth(each, place, worth_s)[0] for place in now_at), default=0.0)
-    return _start(job, each.pending.run_time, now, FIRST_S) if later > at_once else None
+    return _starts([(each, FIRST_S)], now)[each.pending.number] if later > at_once else None
 
 
 def _worth(each: _Planned, place: StartOption, starts_s: Floats) -> Floats:
@@ -439,31 +446,42 @@ def _measured_stretches(known: Classification, columns: Sequence[str]) -> dict[s
     return {column: max(1.0, round(best / max(rates.get(column, usual), 1e-9), 1)) for column in columns}
 
 
-def _pending(context: PlanContext, inputs: _Inputs) -> Iterator[tuple[Job, _Planned]]:
+def _pending(context: PlanContext, inputs: _Inputs) -> Iterator[_Planned]:
     """Yield the jobs to plan, those with a target first, each kind in order."""
-    levels = {each: at for at, each in enumerate(sorted({job.spec.priority for job, _ in inputs.candidates})[-LEVELS:])}
-    capacity, likely_s = dict(inputs.capacity), dict[RunTimes, float]()
+    capacity, asked = dict(inputs.capacity), list[tuple[Job, int, _GroupPlaces, RunTimes]]()
     for job, group in inputs.candidates:
         where, run_time = inputs.places[group], context.run_times.of(job)
         if where is None or run_time is None:
             continue
+        if where.bought_stretch is None or capacity[_BOUGHT] >= where.amount:
+            asked.append((job, group, where, run_time))
+    if not asked:
+        return
+    levels = {each: at for at, each in enumerate(sorted({job.spec.priority for job, _ in inputs.candidates})[-LEVELS:])}
+    lefts_s = np.array([inf if (due := job.deadline_at) is None else due - inputs.at for job, _, _, _ in asked])
+    table, which = RunTimeTable.of_each([run_time for _, _, _, run_time in asked])
+    in_time = table.cumulative(which, lefts_s).tolist()
+    likely_s = dict[RunTimes, float]()  # jobs alike share a run time, and so what follows from it
+    options = dict[tuple[int, float], tuple[tuple[str, ...], tuple[StartOption, ...]]]()
+    for (job, group, where, run_time), left_s, chance in zip(asked, lefts_s.tolist(), in_time, strict=True):
         usd, slower = EACH_WORTH, where.bought_stretch
         if slower is not None:
-            if capacity[_BOUGHT] < where.amount:
-                continue
-            if run_time not in likely_s:  # jobs alike share one
+            if run_time not in likely_s:
                 likely_s[run_time] = run_time.likely_s
             usd = where.usd_per_h * slower * likely_s[run_time] / HOUR_S
-        found = list(_options(where, usd, rented=capacity[_RENTED] > SLACK))
-        worth = PRIORITY_WORTH ** levels.get(job.spec.priority, 0)
+        if (group, usd) not in options:
+            kinds, places = zip(*_options(where, usd, rented=capacity[_RENTED] > SLACK), strict=True)
+            options[group, usd] = kinds, places
+        kinds, places = options[group, usd]
+        worth = usd * PRIORITY_WORTH ** levels.get(job.spec.priority, 0)
         pending = PendingJob(
             number=number_of(job.id),
             amount=where.amount,
             run_time=run_time,
-            utility=_utility(job, run_time, usd * worth, inputs.at, inputs.deadline_worth),
-            places=tuple(option for _, option in found),
+            utility=_utility(job, left_s, chance, worth, inputs),
+            places=places,
         )
-        yield job, _Planned(pending, tuple(kind for kind, _ in found))
+        yield _Planned(pending, kinds, left_s)
 
 
 def _options(where: _GroupPlaces, usd: float, *, rented: bool) -> Iterator[tuple[str, StartOption]]:
@@ -493,16 +511,16 @@ def _candidates(context: PlanContext) -> Iterator[tuple[Job, QueueSegment]]:
                     yield job, segment
 
 
-def _utility(job: Job, run_time: RunTimes, usd: float, now: float, deadline_worth: float) -> Utility:
-    """Return what the end of ``job`` is worth; ``usd``: what it costs on a machine of its own."""
-    deadline_at, worth = job.deadline_at, deadline_worth * usd
-    if deadline_at is None:
-        waited = max(0.0, now - job.eligible_at) / BEST_EFFORT_DECAY_S
+def _utility(job: Job, left_s: float, chance: float, usd: float, inputs: _Inputs) -> Utility:
+    """Return what the end of ``job`` is worth; ``left_s``: until its deadline, by which it ends with ``chance`` if it
+    starts now; ``usd``: what it costs on a machine of its own."""
+    worth = inputs.deadline_worth * usd
+    if left_s == inf:
+        waited = max(0.0, inputs.at - job.eligible_at) / BEST_EFFORT_DECAY_S
         return Utility(value=BEST_EFFORT_WORTH * usd * (1.0 + waited), until_s=0.0, decay_s=BEST_EFFORT_DECAY_S)
-    left_s, allowed_s = deadline_at - now, deadline_at - job.eligible_at
-    if left_s > 0.0 and not overestimated(run_time, left_s, OVERESTIMATED_BELOW):
+    if left_s > 0.0 and chance >= OVERESTIMATED_BELOW:
         return Utility(value=worth, until_s=left_s)
     if left_s > 0.0:
-        return Utility(value=worth, until_s=left_s, decay_s=allowed_s)
+        return Utility(value=worth, until_s=left_s, decay_s=inputs.at + left_s - job.eligible_at)
     # It is late: the sooner it ends, the better.
     return Utility(value=worth / 2.0, until_s=0.0, decay_s=BEST_EFFORT_DECAY_S)
