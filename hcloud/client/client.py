@@ -64,7 +64,7 @@ class Client:
         A ``workdir``, and ``inputs`` of this machine, are sent along. A lost connection submits nothing twice. Raises
         BadInput if something is wrong with it (named), Refused, DaemonUnreachable.
         """
-        return self.submit_all([{**(job or {}), **keys}])[0]
+        return self.submit_all([_described(job, **keys)])[0]
 
     def submit_all(self, jobs: Sequence[Mapping[str, Any]]) -> list[JobFuture]:
         """Submit several jobs, which may wait for each other by name (``after``); all or none of each 2,000."""
@@ -75,7 +75,7 @@ class Client:
 
     def submit_array(self, job: Mapping[str, Any] | None = None, /, **keys: Any) -> list[JobFuture]:
         """Submit an array (``array`` or ``matrix``); return a future for each of its tasks, in order."""
-        document = {**(job or {}), **keys}
+        document = _described(job, **keys)
         if not document.get("array") and not document.get("matrix"):
             raise BadInput("array: is missing; write the ids of the tasks, such as array='0-99', or a matrix")
         (submitted,) = send(self._connection, self._documents([document]))
@@ -89,7 +89,7 @@ class Client:
 
     def plan(self, *jobs: Mapping[str, Any]) -> list[Mapping[str, Any]]:
         """Return what the next plan would do with jobs, and at what price; nothing is submitted."""
-        documents = [with_files_sent(self._connection, each, {}, upload=False) for each in jobs]
+        documents = [with_files_sent(self._connection, _described(each), {}, upload=False) for each in jobs]
         size, planned = batch_size(documents), list[Mapping[str, Any]]()
         for start in range(0, len(documents), size):
             planned += posted(self._connection, "/v1/plan", [{"job": each} for each in documents[start : start + size]])
@@ -98,7 +98,7 @@ class Client:
     def _documents(self, jobs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         """Return jobs as the API takes them, their work directories sent."""
         sent: dict[tuple[Any, ...], dict[str, str]] = {}
-        return [{"name": "job", **with_files_sent(self._connection, job, sent)} for job in jobs]
+        return [with_files_sent(self._connection, _described(job), sent) for job in jobs]
 
     # ------------------------------------------------------------------------------------------------------------- jobs
     def job(self, job_id: str) -> JobFuture:
@@ -142,3 +142,12 @@ class Client:
         """Return a report as ``hcloud report NAME -o json`` prints it: cost, performance, utilisation, decisions ..."""
         found: Mapping[str, Any] = self._connection.get(f"/v1/reports/{name}", **parameters)
         return found
+
+
+def _described(job: Mapping[str, Any] | None = None, **keys: Any) -> dict[str, Any]:
+    """Return a job as its file would have it, with the name it has without one. Raises BadInput: it is no mapping."""
+    if job is not None and not isinstance(job, Mapping):
+        raise BadInput(
+            f"a job must be a mapping of job file keys, such as {{'command': 'echo hello'}}, not {job!r:.80}"
+        )
+    return {"name": "job", **(job or {}), **keys}

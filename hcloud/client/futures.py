@@ -6,7 +6,7 @@ import re
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +38,7 @@ class JobResult:
     submitted_at: float
     """Unix seconds (UTC)."""
     finished_at: float
-    view: Mapping[str, Any]
+    view: Mapping[str, Any] = field(repr=False)
     """All that the API says of it (``JobView`` in docs/openapi.json)."""
 
 

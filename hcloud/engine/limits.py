@@ -404,9 +404,10 @@ def found_cgroups(prefix: str) -> set[str]:
 
 
 def remove_found_cgroup(name: str) -> None:
-    """Remove what ``find_instance_cgroup`` made under this name, units' empty groups included."""
+    """Remove what ``find_instance_cgroup`` made under this name, units' empty groups included; what a process is still
+    in stays, without waiting for it."""
     for mount in set(_cgroup_mounts().values()):
-        _remove_tree(f"{mount}/hcloud.{name}")
+        _remove_tree(f"{mount}/hcloud.{name}", wait_s=0.0)
 
 
 def remove_instance_cgroup(cgroup: Mapping[str, Any] | None) -> None:
@@ -525,17 +526,17 @@ def _below(path: str) -> list[str]:
     return [each for folder in inner for each in (*_below(folder), folder)]
 
 
-def _remove_tree(path: str) -> bool:
+def _remove_tree(path: str, wait_s: float = REMOVE_DEADLINE_S) -> bool:
     with contextlib.suppress(OSError):  # mostly there is nothing inside
         os.rmdir(path)
         return True
-    gone = [_remove_directory(each) for each in (*_below(path), path)]
+    gone = [_remove_directory(each, wait_s) for each in (*_below(path), path)]
     return all(gone)
 
 
-def _remove_directory(path: str) -> bool:
+def _remove_directory(path: str, wait_s: float) -> bool:
     """Return False where a process is still in it; other errors are not ours to mend."""
-    deadline = time.monotonic() + REMOVE_DEADLINE_S
+    deadline = time.monotonic() + wait_s
     while True:
         over = time.monotonic() > deadline
         try:

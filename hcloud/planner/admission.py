@@ -8,10 +8,10 @@ deadline behind a stream of jobs that come before it in order may still wait wit
 With queues by quality (ARQ, Dissertation ch. 6), among jobs of one priority the more demanding class goes first, so
 that it can choose among the good instances, and every job takes the worst pool that suits it. So a job goes up to a
 better pool only past an empty queue: no job above that the same room would suit is left waiting. Within a class the
-policy's order holds. With ``fair_share``, whose owner used less lately comes before all of these but the
-priority. Jobs whose slack is used up come before all others of their priority. In a first pass each job
-gets only what suits it, by neighbours and type. In a second pass, jobs without slack take what is left, in the same
-order. A job that has waited for ``patience_cap_s`` accepts any room.
+policy's order holds. With ``fair_share``, whose owner used less lately comes before all of these but the priority.
+Jobs whose slack is used up come before all others of their priority and share: on a full fleet all are such. In a
+first pass each job gets only what suits it, by neighbours and type. In a second pass, jobs without slack take what is
+left, in the same order. A job that has waited for ``patience_cap_s`` accepts any room.
 """
 
 from __future__ import annotations
@@ -190,11 +190,11 @@ class _Admission:
         if self.by_quality is None:
             return (-priority, usage)
         if late:
-            return (-priority, 0)
+            return (-priority, usage, 0)
         shortest = self.context.policy.admission.order == "shortest"
         run_time, quality_class = self._run_time(group), self.by_quality.quality_class(group.application)
         inner = 0.0 if not shortest else inf if run_time is None else run_time.median_s
-        return (-priority, 1, usage, -quality_class, inner)
+        return (-priority, usage, 1, -quality_class, inner)
 
     def _run_time(self, group: JobGroup) -> RunTimeLimits | None:
         return None if self.by_quality is None else self.context.run_times.limits(group.example)

@@ -103,6 +103,8 @@ def test_a_report_is_what_the_command_line_prints(client: Client) -> None:
 def test_wrong_input_is_one_sentence_and_submits_nothing(client: Client, deployment: Deployment) -> None:
     with pytest.raises(BadInput, match=r"job x: resources\.vcpus"):
         client.submit(name="x", command=["true"], resources={"vcpus": -1})
+    with pytest.raises(BadInput, match=r"a job must be a mapping of job file keys, such as .*, not 'true'"):
+        client.submit("true")  # type: ignore[arg-type]
     with pytest.raises(BadInput, match="array: is missing; write"):
         client.submit_array(name="x", command=["true"])
     with pytest.raises(BadInput, match="is no array"):

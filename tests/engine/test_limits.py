@@ -7,7 +7,15 @@ from pathlib import Path
 import pytest
 
 from hcloud.engine import leftovers
-from hcloud.engine.limits import Bounds, CgroupV1, CgroupV2, find_instance_cgroup, group_for, remove_instance_cgroup
+from hcloud.engine.limits import (
+    Bounds,
+    CgroupV1,
+    CgroupV2,
+    find_instance_cgroup,
+    group_for,
+    remove_found_cgroup,
+    remove_instance_cgroup,
+)
 from tests.machine import needs_cgroups_v1
 from tests.waiting import wait_until
 
@@ -67,8 +75,9 @@ def test_handle_is_of_the_version_the_provider_made(tmp_path: Path) -> None:
 
 
 @needs_cgroups_v1
-def test_v1_group_holds_counts_and_kills_a_tree() -> None:
-    cgroup = find_instance_cgroup(f"test.{os.getpid()}", None)
+def test_v1_group_holds_counts_and_kills_a_tree(monkeypatch: pytest.MonkeyPatch) -> None:
+    name = f"test.{os.getpid()}"
+    cgroup = find_instance_cgroup(name, None)
     group = group_for(cgroup, "u")
     assert isinstance(group, CgroupV1)
     try:
@@ -77,6 +86,10 @@ def test_v1_group_holds_counts_and_kills_a_tree() -> None:
         process = subprocess.Popen(["/bin/sh", "-c", script], preexec_fn=group.enter)
         wait_until(lambda: len(group.processes()) >= 2 and (group.usage().cpu_s or 0) > 0.05, timeout_s=60)
         assert group.usage().memory_mib is not None
+        with monkeypatch.context() as patch:
+            patch.setattr("time.sleep", lambda _: pytest.fail("a worker that boots waits for another one's units"))
+            remove_found_cgroup(name)
+        assert group.processes()
         assert group.kill(lambda: None)
         assert process.wait() == -9 and group.processes() == set()
     finally:

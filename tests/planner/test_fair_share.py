@@ -6,17 +6,20 @@ import pytest
 
 from hcloud.core.budget_scope import tag_scope, user_scope
 from hcloud.core.errors import ConfigError
+from hcloud.core.estimates import Classification, Estimate, Measure
 from hcloud.core.model import Job
 from hcloud.decayed_usage import SAVED_EVERY_S, DecayedUsage
 from hcloud.planner.fair_share import fair_share_words
 from hcloud.planner.plan import Place
 from hcloud.planner.snapshot import Snapshot, Spend
-from hcloud.spec.policy import AdmissionPolicy, Policy, parse_policy
+from hcloud.spec.policy import AdmissionPolicy, PlacementPolicy, Policy, parse_policy
 from hcloud.store import MemoryStore
 from tests.planner.scenes import NOW, decide, job, machine, of, scene, spec
 from tests.policies import simple
 
 DAY_S = 86_400.0
+SURE = Estimate(value=0.5, low=0.5, high=0.5)
+ANOTHER = Classification(by_type={"mock/small": SURE}, quality_target=SURE, measure=Measure.COMPLETION)
 BY_USER = AdmissionPolicy(queues="one", fair_share="user", fair_share_half_life_s=DAY_S)
 
 
@@ -28,7 +31,7 @@ def queued(number: int, user: str, **changes: object) -> Job:
 
 def placed(snapshot: Snapshot, admission: AdmissionPolicy) -> list[str]:
     """Return the jobs that get the room."""
-    policy: Policy = simple(admission=admission)
+    policy: Policy = simple(admission=admission, placement=PlacementPolicy(order="paragon"))
     return [each.job_id for each in of(decide(snapshot, policy), Place)]
 
 
@@ -37,7 +40,11 @@ def test_whoever_used_less_goes_first_and_equal_owners_by_age() -> None:
     assert placed(ours, BY_USER) == ["job-1"]
     used = replace(ours, usage_usd={"ann": 5.0, "bob": 1.0})
     assert placed(used, BY_USER) == ["job-2"]
-    assert placed(used, replace(BY_USER, queues="by_quality")) == ["job-2"]
+    knowing = replace(used, applications={"another": ANOTHER})  # without one there is no queue by quality
+    for patience_s in (1.0, 600.0):  # both are over their patience, or neither
+        by_quality = replace(BY_USER, queues="by_quality", patience_s=patience_s)
+        assert placed(knowing, by_quality) == ["job-2"]
+        assert placed(knowing, replace(by_quality, fair_share="none")) == ["job-1"]
     assert placed(used, replace(BY_USER, fair_share="none")) == ["job-1"]
     about_equal = replace(ours, usage_usd={"ann": 5.05, "bob": 5.0})
     assert placed(about_equal, BY_USER) == ["job-1"]
@@ -79,7 +86,7 @@ def test_a_restart_goes_on_with_what_was_stored() -> None:
 def test_the_share_is_explained() -> None:
     asks = spec(user="ann")
     assert fair_share_words(asks, {"ann": 5.0, "bob": 1.0}, BY_USER) == (
-        "fair share: ann used $5.00 lately; at one priority, whoever used clearly less goes first"
+        "fair share: ann used $5.00 lately; at one priority, whoever used less goes first, by 25 % and $0.001 at least"
     )
     by_team = replace(BY_USER, fair_share="tag:team")
     assert "jobs without the tag team used" in fair_share_words(asks, {}, by_team)
