@@ -21,6 +21,7 @@ from tests.waiting import wait_until
 NOBODY = 65534
 KINDS: dict[str, dict[str, object]] = {
     "root": {},
+    "root_by_bwrap": {"without": ("maker",)},
     "root_without_cgroup": {"without": ("cgroup",)},
     "root_without_sandbox": {"without": ("bwrap",)},
     "root_with_nothing": {"without": ("bwrap", "cgroup")},
@@ -30,7 +31,7 @@ KINDS: dict[str, dict[str, object]] = {
 """Ways in which units are kept, by what the machine offers. As an ordinary user, only that user's are shown."""
 if not ROOT:
     KINDS = {name: {**how, "uid": 0} for name, how in KINDS.items() if name.startswith("ordinary")}
-SANDBOXED = [name for name in KINDS if name in ("root", "root_without_cgroup", "ordinary_user")]
+SANDBOXED = [name for name in KINDS if name in ("root", "root_by_bwrap", "root_without_cgroup", "ordinary_user")]
 FETCH = "python3 -c 'import urllib.request as u; print(u.urlopen(\"http://%s\", timeout=30).read())'"
 
 
