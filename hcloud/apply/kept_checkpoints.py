@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from hcloud.core.model import JobId, UnitId
+from hcloud.core.model import Job, JobId, UnitId
 
 CHECKPOINTS_FOLDER = "checkpoints"
 """Its name in the state directory."""
@@ -47,6 +47,17 @@ def archive_of(folder: Path, unit: UnitId, number: int) -> Path:
 def kept_checkpoint(folder: Path, job: JobId, rank: int) -> KeptCheckpoint | None:
     """Return the last checkpoint of a rank whose archive is here; None if there is none."""
     return _read(folder, folder / f"{job}.{rank}.json")
+
+
+def restored_checkpoint_at(folder: Path | None, job: Job, rank: int) -> float | None:
+    """Return from when the checkpoint is that a rank goes on from (Unix seconds); None if it begins anew.
+
+    To be asked when its attempt begins: what that keeps itself later takes its place.
+    """
+    if folder is None or job.spec.checkpoint is None:
+        return None
+    kept = kept_checkpoint(folder, job.id, rank)
+    return kept.at if kept is not None else None
 
 
 def keep_checkpoint(folder: Path, job: JobId, rank: int, kept: KeptCheckpoint, part: Path) -> None:

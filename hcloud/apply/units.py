@@ -8,7 +8,7 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
-from hcloud.apply.kept_checkpoints import archive_of, kept_checkpoint
+from hcloud.apply.kept_checkpoints import archive_of, kept_checkpoint, restored_checkpoint_at
 from hcloud.apply.task_runs import unit_tasks
 from hcloud.apply.transitions import reason_fields, release_allocation, transition_job
 from hcloud.buckets import InputPreparer
@@ -225,7 +225,8 @@ class UnitActions:
         for unit, allocation in units.items() if job.state in JOB_ON_INSTANCE else ():
             result = results.get(unit)
             if result is not None and result.outcome == "started":
-                job = record_started(txn, job, allocation.rank, txn.now)
+                restored_at = restored_checkpoint_at(self.checkpoints_dir, job, allocation.rank)
+                job = record_started(txn, job, allocation.rank, txn.now, restored_at)
             elif result is not None and result.outcome == "refused":
                 job = release_allocation(
                     txn, job, allocation.rank, ended_at=txn.now, cause=result.cause, detail=result.detail
@@ -505,14 +506,18 @@ def _put_ranks(txn: Transaction, job: Job, changed: Sequence[Allocation], detail
         )
 
 
-def record_started(txn: Transaction, job: Job, rank: int, started_at: float) -> Job:
-    """Record once that a rank's unit runs, with a UNIT_STARTED event; a PLACED job becomes RUNNING."""
+def record_started(txn: Transaction, job: Job, rank: int, started_at: float, restored_at: float | None = None) -> Job:
+    """Record once that a rank's unit runs, with a UNIT_STARTED event; a PLACED job becomes RUNNING.
+
+    ``restored_at``: from when the checkpoint is that it goes on from (Unix seconds); None: from none.
+    """
     attempt = job.attempt
     held = next((a for a in attempt.allocations if a.rank == rank), None) if attempt else None
     if attempt is None or held is None or held.started_at is not None:
         return job
     ranks = tuple(replace_fields(a, started_at=started_at) if a.rank == rank else a for a in attempt.allocations)
     reason = Reason(code="started", text=f"rank {rank} runs on {held.instance_id}")
+    restored: dict[str, Any] = {} if restored_at is None else {"restored_at": restored_at}
     running = replace_fields(attempt, allocations=ranks)
     if job.state is JobState.PLACED:
         job = transition_job(txn, job, JobState.RUNNING, reason, attempt=running)
@@ -529,6 +534,7 @@ def record_started(txn: Transaction, job: Job, rank: int, started_at: float) -> 
         vcpus=held.resources.vcpus,
         memory_mib=held.resources.memory_mib,
         **_gpu_share(txn.instance(held.instance_id), held),
+        **restored,
     )
     return job
 

@@ -817,7 +817,8 @@ class EventKind(StrEnum):
     #                       any): "inst:rank:0-1", candidates:
     #                       "type column market|usd_per_h of a rank|predicted|low|high|rejection", the chosen first;
     #                       run_time (if one was predicted): source, likely_s, quantiles_s
-    UNIT_STARTED = "unit_started"  # attempt, rank, vcpus, memory_mib, gpu_share (of its instance's GPUs, 0..1)
+    UNIT_STARTED = "unit_started"  # attempt, rank, vcpus, memory_mib, gpu_share (of its instance's GPUs, 0..1);
+    #                        restored_at: from when its checkpoint is, if it goes on from one
     UNIT_ENDED = "unit_ended"  # attempt, rank, exit_code, cause, detail, started_at, cpu_s, memory_mib_max
     TASKS_ENDED = "tasks_ended"  # of an array: attempt (of the task that leads the run), unit, ended: "first-last|
     #                       started_at|ended_at|exit_code|cause" by position; ids: those of these tasks

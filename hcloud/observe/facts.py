@@ -214,9 +214,10 @@ def instance_idle(instance_id: str) -> Change:
 
 
 # --------------------------------------------------------------------------------------------------------------- units
-def unit_started(job_id: str, rank: int, started_at: float) -> Change:
-    """Return the change for a rank that has run since ``started_at`` (Unix seconds)."""
-    return lambda txn: record_started(txn, txn.job(job_id), rank, started_at)
+def unit_started(job_id: str, rank: int, started_at: float, restored_at: float | None) -> Change:
+    """Return the change for a rank that has run since ``started_at``, from a checkpoint of ``restored_at`` on (both
+    Unix seconds), or None."""
+    return lambda txn: record_started(txn, txn.job(job_id), rank, started_at, restored_at)
 
 
 def runs_on_cpus(job_id: str, rank: int, cpus: tuple[int, ...]) -> Change:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from hcloud.apply.feedback import UnitTotals, record_co_run, record_window
+from hcloud.apply.kept_checkpoints import restored_checkpoint_at
 from hcloud.apply.task_runs import new_ends
 from hcloud.apply.unit_index import UnitIndex, UnitOwner
 from hcloud.classifier.interference import UNKNOWN_LOSS, NeighbourLoss, neighbour_loss
@@ -252,7 +253,9 @@ class UnitObserver:
         instance_id = host.instance.id
         self._note_neighbours(report.id, job, host)
         if report.started_at is not None and allocation.started_at is None:
-            yield facts.unit_started(job.id, allocation.rank, report.started_at)
+            folder = self.checkpoints.folder if self.checkpoints is not None else None
+            restored_at = restored_checkpoint_at(folder, job, allocation.rank)
+            yield facts.unit_started(job.id, allocation.rank, report.started_at, restored_at)
         if self.checkpoints is not None and job.spec.checkpoint is not None:
             if report.exit is None and report.started_at is not None:
                 self.checkpoints.follow(report.id, job, allocation.rank, instance_id)

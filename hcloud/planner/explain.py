@@ -7,9 +7,10 @@ later.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from hcloud.core.model import JOB_ENDED, Event, EventKind, Instance, InstanceId, Job, JobState, Resources
+from hcloud.core.redone_work import RedoneWork
 from hcloud.core.task_runs import ends_of_text
 from hcloud.forecast.runtimes.prediction import RECORDED_IN, RunTimePrediction
 from hcloud.planner.text import failure, percent, price, seconds, size_share, usd
@@ -40,12 +41,14 @@ def job_timeline(job: Job, events: Sequence[Event], instances: Sequence[Instance
     """
     known = {instance.id: instance for instance in instances}
     machines = machines_of(job, events)
-    lines: list[TimelineStep] = []
+    lines, work = list[TimelineStep](), RedoneWork()
     for event in sorted(events, key=lambda event: event.seq):
         render = _RENDERERS.get(event.kind)
         concerns = event.job_id == job.id or (event.job_id is None and event.instance_id in machines)
         if render is not None and concerns:
             lines += render(event)
+        if event.job_id == job.id and (lost_s := work.take(event)) is not None:
+            lines.append(_begun_again(event, lost_s))
     return [*lines, *_cost(job, events, known)]
 
 
@@ -246,6 +249,12 @@ def _failing(event: Event) -> Iterator[TimelineStep]:
 def _executed(event: Event) -> Iterator[TimelineStep]:
     rank, text = event.fields.get("rank"), event.fields.get("text")
     yield _line(event, "exec", f"command of {event.actor} on rank {rank}: {text}")
+
+
+def _begun_again(event: Event, lost_s: float) -> TimelineStep:
+    how = "goes on from a checkpoint" if "restored_at" in event.fields else "begins anew"
+    text = f"attempt {event.fields.get('attempt')} {how}: {seconds(lost_s)} of the work before are done again"
+    return replace(_line(event, "begun_again", text), numbers={**event.fields, "redone_s": lost_s})
 
 
 def _tasks_ended(event: Event) -> Iterator[TimelineStep]:

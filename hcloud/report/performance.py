@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from hcloud.core.model import PROFILE_TAG, Event, EventKind, JobState
+from hcloud.core.redone_work import RedoneWork
 from hcloud.core.rows import number_of
 from hcloud.report.grouping import Grouping, JobFacts, job_facts, number, text
 from hcloud.report.run_costs import ended_tasks
@@ -40,6 +41,8 @@ class _JobRecord:
     deadline_at: float | None
     released_at: float | None = None
     """When the last of the jobs that it waited for had ended."""
+    waits_for_jobs: bool = False
+    redone: RedoneWork = field(default_factory=RedoneWork)
     serving: Serving
     """Latency samples and downtime, if the job is a service."""
     state: str = JobState.SUBMITTED.value
@@ -78,8 +81,14 @@ class _JobRecord:
         What it waited for other jobs is not counted.
         """
         waited_to = self.started_at if self.started_at is not None else self.ended_at
-        since = self.submitted_at if self.released_at is None else self.released_at
-        return max(0.0, (now if waited_to is None else waited_to) - since)
+        return max(0.0, (now if waited_to is None else waited_to) - self.submitted_at - self.held_s(now))
+
+    def held_s(self, now: float) -> float:
+        """Return the seconds from submission until the jobs that it waited for had ended; 0 if it waited for none."""
+        if not self.waits_for_jobs:
+            return 0.0
+        until = next((at for at in (self.released_at, self.ended_at) if at is not None), now)
+        return max(0.0, until - self.submitted_at)
 
 
 @dataclass(slots=True)
@@ -93,6 +102,8 @@ class _PerformanceSums:
     with_target: int = 0
     met: float = 0.0
     """Sum of ``target_met`` over the jobs with a target."""
+    held_s: float = 0.0
+    redone_s: float = 0.0
     queue_s: array[float] = field(default_factory=lambda: array("d"))
     run_s: array[float] = field(default_factory=lambda: array("d"))
 
@@ -184,6 +195,7 @@ class _JobLog:
                 self.add(record)
 
     def _apply(self, record: _JobRecord, event: Event) -> None:
+        record.redone.take(event)
         if event.kind is EventKind.JOB_STATE:
             record.state = text(event, "to") or record.state
             if text(event, "code") in ("released", "dependency_not_met"):
@@ -241,6 +253,8 @@ class _JobLog:
         group.jobs += 1
         for state in ("succeeded", "failed", "cancelled"):
             setattr(group, state, getattr(group, state) + (record.state == state))
+        group.held_s += record.held_s(self.now)
+        group.redone_s += record.redone.total_s
         group.queue_s.append(record.queue_s(self.now))
         if record.run_s is not None and record.started_at is not None:
             group.run_s.append(record.run_s)
@@ -279,8 +293,9 @@ def performance_table(
 
 
 _NOTES = (
-    "queue: from submission, or the end of the jobs it waited for, to the first start; run: the last attempt, from its "
-    "first start to its last end",
+    "held: from submission to the end of the jobs it waited for; queue: from then to the first start; run: the last "
+    "attempt, from its first start to its last end",
+    "redone: what attempts that were lost had done since their last checkpoint, and the next one did again",
     "target_met: batch jobs by their deadline (100 or 0), services by the share of latency samples within the target "
     "times the share of the time since the first start in which they ran",
 )
@@ -292,7 +307,18 @@ _PROFILING_OMITTED = f"profiling runs are left out; --by tag:{PROFILE_TAG} shows
 def _by_job(log: _JobLog) -> ReportTable:
     kind = log.grouping.kind
     names = columns(
-        kind, "name", "user", "target", "state", "queue_s", "run_s", "total_s", "attempts", "target_met_pct"
+        kind,
+        "name",
+        "user",
+        "target",
+        "state",
+        "held_s",
+        "queue_s",
+        "run_s",
+        "redone_s",
+        "total_s",
+        "attempts",
+        "target_met_pct",
     )
     return ReportTable(
         title=f"Performance by {kind}",
@@ -311,7 +337,8 @@ def _array_row(array: _ArrayRecord, now: float) -> Row:
     tasks, facts, end = array.tasks, array.facts, now if array.ended_at is None else array.ended_at
     ended = tasks.succeeded + tasks.failed + tasks.cancelled
     state = f"{array.state}, {ended} of {array.total} tasks" if array.ended_at is None else array.state
-    times = (_percentiles(tasks.queue_s)[0], _percentiles(tasks.run_s)[0], end - array.submitted_at)
+    run_s = _percentiles(tasks.run_s)[0]
+    times = (tasks.held_s, _percentiles(tasks.queue_s)[0], run_s, tasks.redone_s, end - array.submitted_at)
     began = (facts.id, facts.name, facts.user, array.target, state)
     return (*began, *times, array.attempts, share_pct(tasks.met, tasks.with_target))
 
@@ -322,7 +349,8 @@ def _job_row(record: _JobRecord, now: float) -> Row:
     facts = record.facts
     began = (facts.label, facts.name, facts.user, record.target, record.state)
     run_s = record.run_s if record.started_at is not None else None
-    return (*began, record.queue_s(now), run_s, end - record.submitted_at, len(record.attempts), met)
+    times = (record.held_s(now), record.queue_s(now), run_s, record.redone.total_s, end - record.submitted_at)
+    return (*began, *times, len(record.attempts), met)
 
 
 def _by_group(log: _JobLog) -> ReportTable:
@@ -333,10 +361,12 @@ def _by_group(log: _JobLog) -> ReportTable:
         "succeeded",
         "failed",
         "cancelled",
+        "held_s",
         "queue_p50_s",
         "queue_p95_s",
         "run_p50_s",
         "run_p95_s",
+        "redone_s",
         "with_target",
         "target_met_pct",
     )
@@ -354,13 +384,13 @@ def _by_group(log: _JobLog) -> ReportTable:
 
 def _group_values(group: _PerformanceSums) -> Row:
     live = group.jobs - group.succeeded - group.failed - group.cancelled
-    times = (*_percentiles(group.queue_s), *_percentiles(group.run_s))
+    times = (group.held_s, *_percentiles(group.queue_s), *_percentiles(group.run_s), group.redone_s)
     counts = (group.jobs, live, group.succeeded, group.failed, group.cancelled)
     return (*counts, *times, group.with_target, share_pct(group.met, group.with_target))
 
 
 def _add_group(whole: _PerformanceSums, group: _PerformanceSums) -> None:
-    for name in ("jobs", "succeeded", "failed", "cancelled", "with_target", "met"):
+    for name in ("jobs", "succeeded", "failed", "cancelled", "with_target", "met", "held_s", "redone_s"):
         setattr(whole, name, getattr(whole, name) + getattr(group, name))
     whole.queue_s.extend(group.queue_s)
     whole.run_s.extend(group.run_s)
@@ -382,6 +412,7 @@ def _new_record(event: Event, since: float) -> _JobRecord:
         target=_target_text(kind, event, submitted_at),
         submitted_at=submitted_at,
         deadline_at=_deadline(event),
+        waits_for_jobs=bool(event.fields.get("after")),
         serving=Serving(
             latency_ms=number(event, "latency_ms") if kind == "service" else None,
             percentile=number(event, "percentile", 99.0),

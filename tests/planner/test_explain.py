@@ -104,6 +104,21 @@ def test_a_failed_unit_is_shown_with_its_exit_code_if_it_has_one() -> None:
         assert any(text in line.text for line in lines), lines
 
 
+def test_an_attempt_says_how_much_of_the_work_before_is_done_again() -> None:
+    events = [
+        _event(1, EventKind.UNIT_STARTED, job="job-1", on="inst-1", attempt="job-1.1", rank=0),
+        _event(61, EventKind.UNIT_ENDED, job="job-1", on="inst-1", attempt="job-1.1", rank=0, cause="preempted"),
+        _event(70, EventKind.UNIT_STARTED, job="job-1", on="inst-1", attempt="job-1.2", restored_at=NOW + 41),
+        _event(75, EventKind.UNIT_ENDED, job="job-1", on="inst-1", attempt="job-1.2", rank=0, cause="preempted"),
+        _event(80, EventKind.UNIT_STARTED, job="job-1", on="inst-1", attempt="job-1.3"),
+    ]
+    again = [each.text for each in job_timeline(running(1, machine(1)), events, []) if each.code == "begun_again"]
+    assert again == [
+        "attempt job-1.2 goes on from a checkpoint: 20 s of the work before are done again",
+        "attempt job-1.3 begins anew: 5 s of the work before are done again",
+    ]
+
+
 def test_a_defect_that_affects_the_job_is_shown() -> None:
     text = "defect in HCloud: reading the report of job-1.1.0 fails; everything else goes on"
     trouble = _event(7, EventKind.PLANNING_TROUBLE, job="job-1", error="KeyError: 'state'", text=text)

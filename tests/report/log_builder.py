@@ -83,9 +83,11 @@ class LogBuilder:
         memory_mib: float = 512,
         attempt: int = 1,
         rank: int = 0,
+        **fields: Any,
     ) -> None:
         """A unit starts."""
-        self._unit(EventKind.UNIT_STARTED, job, machine, at, attempt, rank, vcpus=vcpus, memory_mib=memory_mib)
+        size = {"vcpus": vcpus, "memory_mib": memory_mib}
+        self._unit(EventKind.UNIT_STARTED, job, machine, at, attempt, rank, **size, **fields)
 
     def end(self, job: int, machine: int, at: float, attempt: int = 1, rank: int = 0, **fields: Any) -> None:
         """A unit ends."""
@@ -99,9 +101,9 @@ class LogBuilder:
         about = {"job_id": f"job-{job}", "instance_id": f"inst-{machine}", "user": "ann"}
         self.add(kind, at, attempt=f"job-{job}.{attempt}", rank=rank, **about, **fields)
 
-    def state(self, job: int, at: float, to: str) -> None:
+    def state(self, job: int, at: float, to: str, code: str = "x") -> None:
         """A job changes its state."""
-        self.add(EventKind.JOB_STATE, at, job_id=f"job-{job}", user="ann", to=to, code="x")
+        self.add(EventKind.JOB_STATE, at, job_id=f"job-{job}", user="ann", to=to, code=code)
 
     def finish(self, job: int, at: float, state: str = "succeeded", **fields: Any) -> None:
         """A job ends."""

@@ -104,6 +104,30 @@ def test_profiling_runs_are_reported_only_by_their_own_tag(log: LogBuilder) -> N
     assert by_tag.notes == alone.notes
 
 
+def test_work_that_is_done_again_and_waits_for_other_jobs_are_reported() -> None:
+    log = LogBuilder()
+    log.machine(1, 0.0, 0.0)
+    log.submit(1, at=0.0)
+    for attempt, (start, end, restored) in enumerate(((10.0, 50.0, {}), (60.0, 90.0, {"restored_at": 40.0})), 1):
+        for rank in (0, 1):
+            log.start(1, 1, start + rank, attempt=attempt, rank=rank, **restored)
+            log.end(1, 1, end - rank, attempt=attempt, rank=rank, cause="preempted")
+    log.start(1, 1, 95.0, attempt=3, restored_at=40.0)  # the second one kept nothing
+    log.finish(1, 100.0, run_s=5.0)
+    log.submit(2, at=0.0, after=["job-1:succeeded"])
+    log.submit(3, at=0.0, after=["job-1:succeeded"])
+    log.state(3, 100.0, "queued", code="released")
+    log.start(3, 1, 130.0)
+    log.finish(3, 140.0, run_s=10.0)
+    names = ("held_s", "queue_s", "redone_s")
+    assert rows(performance(log, 200.0, by="job"), *names) == {
+        "job-1": (0.0, 10.0, 10.0 + 30.0),
+        "job-2": (200.0, 0.0, 0.0),
+        "job-3": (100.0, 30.0, 0.0),
+    }
+    assert rows(performance(log, 200.0), "held_s", "redone_s")["ann"] == (300.0, 40.0)
+
+
 def test_percentiles_are_computed_per_group() -> None:
     log = LogBuilder()
     log.machine(1, 0.0, 0.0)
