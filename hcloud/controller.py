@@ -35,7 +35,7 @@ from hcloud.planner import make_plan
 from hcloud.planner.cache import PlanCache
 from hcloud.planner.due_times import due_times, planned_by
 from hcloud.planner.fair_share import fair_share_words
-from hcloud.planner.plan import PlannedStart
+from hcloud.planner.plan import PlannedStart, Unprofiled
 from hcloud.planner.snapshot import Snapshot, Spend, closed
 from hcloud.preview import Preview, preview_plan
 from hcloud.provider import AdmittedMachine, Provider, Runner
@@ -132,6 +132,8 @@ class Controller:
         self.last_spend = Spend()
         self.planned_starts: Mapping[JobId, PlannedStart] = {}
         """When waiting jobs are to start, by the last plan."""
+        self.unprofiled: Mapping[str, Unprofiled] = {}
+        """Why running unknown programs are not profiled, by the last plan."""
         self._admitted: tuple[Sequence[Instance], tuple[AdmittedMachine, ...]] = ((), ())
         self._engine_reachable_since: float | None = None
         self._silent_since: dict[str, float] = {}
@@ -170,7 +172,7 @@ class Controller:
         self.observer.units.believed = self.last_snapshot.applications
         self.beliefs.record_prediction_errors(self.lease)
         plan = self.quarantine.plan(self.planner, self.last_snapshot, self.policy, self.rng, self._keep_lease)
-        self.planned_starts = plan.planned_starts
+        self.planned_starts, self.unprofiled = plan.planned_starts, plan.unprofiled
         self.usage.save_if_due(self.clock.now(), self.lease)
         self.budget_watch.record(self.last_spend, self.policy.budgets, plan, self.clock.now(), self.lease)
         result = self.applier.apply(plan, self.policy, self.offers.all, self.lease)

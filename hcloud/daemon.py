@@ -567,6 +567,7 @@ class Daemon:
             run_times=lambda: self.controller.last_snapshot.run_times,
             expected_run_time=self._expected_run_time,
             planned_starts=lambda: self.controller.planned_starts,
+            unprofiled=lambda: self.controller.unprofiled,
             due_times=lambda: self.controller.due_times.by_job,
             fair_share=self.controller.fair_share,
             admit=self._admit,

@@ -22,7 +22,7 @@ from hcloud.forecast.runtimes.distribution import RunTimes
 from hcloud.forecast.use_history import UseHistory
 from hcloud.image_registries import ImageRegistries
 from hcloud.planner.due_times import DueTime
-from hcloud.planner.plan import PlannedStart
+from hcloud.planner.plan import PlannedStart, Unprofiled
 from hcloud.planner.run_times import NO_RUN_TIMES, RunTimeForecasts
 from hcloud.planner.snapshot import Snapshot
 from hcloud.provider import Runner
@@ -162,6 +162,8 @@ class ApiContext:
     """Returns the run time that plans count with: by earlier runs of the job's program, or its profile."""
     planned_starts: Callable[[], Mapping[JobId, PlannedStart]] = dict
     """Returns when waiting jobs are to start, by the last plan."""
+    unprofiled: Callable[[], Mapping[str, Unprofiled]] = dict
+    """Returns why running unknown programs are not profiled, by the last plan."""
     due_times: Callable[[], Mapping[JobId, DueTime]] = dict
     """Returns by when jobs that others wait for must end, as of the last cycle."""
     fair_share: Callable[[JobSpec], str] = lambda spec: ""

@@ -56,6 +56,8 @@ class JobTimeline:
     none."""
     fair_share: str
     """What its owner used lately, which orders waiting jobs of one priority; "" without fair share."""
+    profiling: str
+    """Why no copies of it are profiled beside it; "" unless it runs and its program is unknown."""
     asks_for: str
     """Image, framework, GPUs, secret variables, outputs and growing memory, the most of it for its owner only; "" if
     nothing of it."""
@@ -85,6 +87,7 @@ def build_timeline(
     planned_start: str = "",
     critical_path: str = "",
     fair_share: str = "",
+    profiling: str = "",
     asks_for: str = "",
     inputs: str = "",
     checkpoint: str = "",
@@ -111,7 +114,7 @@ def build_timeline(
     steps = tuple(_step(job, line) for line in timeline)
     state = job.outcome if job.outcome.startswith(job.state) else f"{job.state}, {job.outcome}".removesuffix(", ")
     heading = f"{job.id} {job.spec.name} of {job.spec.user}: {state}"
-    about = (heading, run_time, planned_start, critical_path, fair_share, asks_for, inputs, checkpoint)
+    about = (heading, run_time, planned_start, critical_path, fair_share, profiling, asks_for, inputs, checkpoint)
     heads = tuple(each for each in about if each)
     lines = (*heads, *(f"{step.after_s:>9.1f} s  {step.text}" for step in steps))
     return JobTimeline(
@@ -123,6 +126,7 @@ def build_timeline(
         planned_start=planned_start,
         critical_path=critical_path,
         fair_share=fair_share,
+        profiling=profiling,
         asks_for=asks_for,
         inputs=inputs,
         checkpoint=checkpoint,

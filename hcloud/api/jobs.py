@@ -26,6 +26,7 @@ from hcloud.api.unit_logs import LogPart, LogQuery, poll_until, read_log_part
 from hcloud.api.uploads import touch_archive
 from hcloud.apply.kept_checkpoints import kept_checkpoint
 from hcloud.buckets import BucketProblem
+from hcloud.classifier.applications import identify
 from hcloud.core.dependencies import DependencyError, Ending, Upstream, holds, resolve_names
 from hcloud.core.errors import BadInput, ConfigError, NotFound, Refused
 from hcloud.core.image_names import IMAGE_LOGIN
@@ -280,6 +281,8 @@ def timeline_of(context: ApiContext, caller: Caller, job_id: str) -> JobTimeline
     planned_start = "" if planned is None else planned.sentence(now)
     path = "" if job.state in JOB_ENDED else critical_path(job.array or job.id, context.due_times())
     waits = job.state not in JOB_ENDED and job.state not in JOB_ON_INSTANCE
+    runs = job.state in JOB_ON_INSTANCE and job.spec.profile is None and caller.may_see(job.spec.user)
+    why = context.unprofiled().get(identify(job.spec).program) if runs else None
     return build_timeline(
         context.store,
         job,
@@ -288,6 +291,7 @@ def timeline_of(context: ApiContext, caller: Caller, job_id: str) -> JobTimeline
         planned_start=planned_start,
         critical_path=path,
         fair_share=context.fair_share(job.spec) if waits else "",
+        profiling="" if why is None else why.sentence(),
         asks_for=asked_for_line(job.spec, whole=caller.may_see(job.spec.user)),
         inputs=_input_words(job) if caller.may_see(job.spec.user) else "",
         checkpoint=_checkpoint_words(context, job, now),

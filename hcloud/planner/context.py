@@ -122,7 +122,13 @@ class PlanContext(PlanInputs):
         backoffs.append(self.snapshot.plan_cache.occupancy.next_retry_at(now))
         due_at = min([at for at in backoffs if at > now], default=inf)
         due_at = now if decided.postponed else min(due_at, decided.next_release_at)
-        return Plan(at=now, actions=tuple(decided.actions), due_at=due_at, planned_starts=decided.planned_starts)
+        return Plan(
+            at=now,
+            actions=tuple(decided.actions),
+            due_at=due_at,
+            planned_starts=decided.planned_starts,
+            unprofiled=decided.unprofiled,
+        )
 
     @property
     def ledger(self) -> BudgetLedger:

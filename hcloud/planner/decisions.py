@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from math import inf
 
 from hcloud.core.model import FailureCause, InstanceId, Job, JobId, JobState, Reason, with_memory
-from hcloud.planner.plan import Action, Enqueue, PlannedStart, StopAttempt, Terminate, Wait
+from hcloud.planner.plan import Action, Enqueue, PlannedStart, StopAttempt, Terminate, Unprofiled, Wait
 from hcloud.planner.text import as_wait
 
 MOST_RECORDED = 4_000
@@ -31,6 +31,8 @@ class Decisions:
     """Those of them for which instances are to be launched."""
     planned_starts: dict[JobId, PlannedStart] = field(default_factory=dict)
     """When jobs that wait for paid room are to start."""
+    unprofiled: dict[str, Unprofiled] = field(default_factory=dict)
+    """Why running unknown programs are not profiled now, by program."""
     waits_recorded: int = 0
     postponed: bool = False
     """Whether more than :data:`MOST_RECORDED` jobs had to be admitted, or to wait."""
@@ -84,6 +86,10 @@ class Decisions:
     def plan_start(self, job: Job, start: PlannedStart) -> None:
         """State when a job that waits for paid room is to start."""
         self.planned_starts[job.id] = start
+
+    def leave_unprofiled(self, program: str, why: Unprofiled) -> None:
+        """State why no copies of a running program are profiled now."""
+        self.unprofiled[program] = why
 
     def stop(self, job: Job, cause: FailureCause | None, reason: Reason) -> None:
         """Ask a running attempt to stop, unless that was done already."""

@@ -12,7 +12,7 @@ from math import inf
 from hcloud.core.arrays import Interval
 from hcloud.core.model import FailureCause, InstanceId, JobId, JobSpec, JobState, Market, Offer, Reason, Resources
 from hcloud.forecast.runtimes.prediction import RunTimePrediction
-from hcloud.planner.text import seconds
+from hcloud.planner.text import seconds, usd
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -278,6 +278,29 @@ class PlannedStart:
         )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unprofiled:
+    """Why no copies of a running unknown program are profiled beside it now."""
+
+    saving_usd: float
+    """What knowing the program may save, at most so much of it may be spent on profiling."""
+    least_usd: float
+    """What profiling costs at least; inf: nothing may be rented for it."""
+    obstacle: str = ""
+    """What prevents it although it would pay."""
+
+    def sentence(self) -> str:
+        """Return it in words."""
+        if self.obstacle:
+            return f"not profiled now: {self.obstacle}"
+        if self.least_usd == inf:
+            return "not profiled: the policy allows no offer for it"
+        return (
+            f"not profiled yet: knowing it may save {usd(self.saving_usd)} of what it is expected to cost from now on, "
+            f"and profiling costs {usd(self.least_usd)} or more"
+        )
+
+
 Action = (
     Enqueue
     | Preempted
@@ -310,3 +333,5 @@ class Plan:
     useful only when something else changes."""
     planned_starts: Mapping[JobId, PlannedStart] = field(default_factory=dict)
     """When jobs that wait for paid room are to start."""
+    unprofiled: Mapping[str, Unprofiled] = field(default_factory=dict)
+    """Running unknown programs that are not profiled now (:func:`hcloud.classifier.applications.identify`)."""

@@ -20,7 +20,7 @@ from hcloud.core.model import Job, Market, Number, Reason
 from hcloud.planner.context import PlanContext
 from hcloud.planner.instance_lifecycle import is_idle
 from hcloud.planner.occupancy import ProgramJobs, held_by
-from hcloud.planner.plan import Classify, Profile
+from hcloud.planner.plan import Classify, Profile, Unprofiled
 from hcloud.planner.profiling import why_never
 from hcloud.planner.profiling_offers import least_run_usd, offers_for
 from hcloud.planner.profiling_runs import affordable, choose_runs, profiling_reason, run_for, sources_on, steps_of
@@ -61,20 +61,26 @@ def profile_beside(context: PlanContext) -> None:
     if context.policy.profiles_when != "beside" or context.snapshot.paused or not occupancy.unprofiled:
         return
     state, least_usd = open_profiling(context), least_run_usd(context)
-    worths = [
-        worth
-        for program, jobs in occupancy.unprofiled.items()
-        if jobs.running
-        and program not in state.programs
-        and (worth := _worth(context, jobs)) is not None
-        and worth.saving_usd >= least_usd
-    ]
+    worths = list[_Worth]()
+    for program, jobs in occupancy.unprofiled.items():
+        worth = _worth(context, jobs) if jobs.running and program not in state.programs else None
+        if worth is None:
+            continue
+        if worth.saving_usd >= least_usd:
+            worths.append(worth)
+        else:
+            why = Unprofiled(saving_usd=worth.saving_usd, least_usd=least_usd)
+            context.decisions.leave_unprofiled(program, why)
     for worth in sorted(worths, key=lambda each: (-each.saving_usd, each.job.submitted_at, each.job.id)):
         if len(state.runs) >= context.policy.profiling.max_concurrent:
-            break
-        profile = _profile(state, worth)
-        if profile is not None:
+            profile: Profile | str = "as many profiling runs as allowed are under way (profiling.max_concurrent)"
+        else:
+            profile = _profile(state, worth)
+        if isinstance(profile, Profile):
             context.decisions.add(profile)
+        else:
+            why = Unprofiled(saving_usd=worth.saving_usd, least_usd=least_usd, obstacle=profile)
+            context.decisions.leave_unprofiled(identify(worth.job.spec).program, why)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,15 +127,16 @@ def _worth(context: PlanContext, jobs: ProgramJobs) -> _Worth | None:
     return _Worth(job=job, rows=rows, saving_usd=saving_usd, future_s=future_s) if saving_usd > 0 else None
 
 
-def _profile(state: ProfilingState, worth: _Worth) -> Profile | None:
-    """Return the profiling runs of a job, as far as they are worth their price; None if none is."""
+def _profile(state: ProfilingState, worth: _Worth) -> Profile | str:
+    """Return the profiling runs of a job, as far as they are worth their price, or why there are none."""
     context, job, identity = state.context, worth.job, identify(worth.job.spec)
-    if why_never(state, job, identity, worth.rows) is not None:
-        return None
+    why = why_never(state, job, identity, worth.rows)
+    if why is not None:
+        return why.text
     look = any(is_profiled(row) for row in worth.rows)
     chosen = choose_runs(state, job, identity, look=look, most_usd=worth.saving_usd)
-    if chosen is None:
-        return None
+    if isinstance(chosen, str):
+        return chosen
     for at in _idle_machines(context, [run.instance_types[0] for run in chosen.runs]):
         context.reservations.keep(at)
     text = f"{chosen.reason.text}; knowing it may save {usd(worth.saving_usd)} of what it costs from now on"

@@ -51,20 +51,27 @@ class ChosenRuns:
 
 def choose_runs(
     state: ProfilingState, job: Job, identity: Identity, *, look: bool, most_usd: float
-) -> ChosenRuns | None:
-    """Return runs that measure a running ``job`` for at most ``most_usd``, the most informative ones; None: none can be
-    made now. ``state`` counts them as begun."""
+) -> ChosenRuns | str:
+    """Return runs that measure a running ``job`` for at most ``most_usd``, the most informative ones, or why there are
+    none now. ``state`` counts them as begun."""
     offers = offers_for(state, job)
-    if not offers or run_usd(state.policy, offers[0]) > min(most_usd, cost_limit_usd(state)):
-        return None  # not even the first run; this is asked in each cycle, of each unknown program
-    if why_not_now(state, job, identity, offers) is not None:
-        return None
+    limit_usd = min(most_usd, cost_limit_usd(state))
+    if offers and run_usd(state.policy, offers[0]) > limit_usd:  # asked in each cycle, of each unknown program
+        return _too_dear(run_usd(state.policy, offers[0]), limit_usd)
+    why = why_not_now(state, job, identity, offers)
+    if why is not None:
+        return why.text
     pressing = [] if look else sources_per_run(state, job, identity, offers)
-    runs, cost_usd = affordable(state, list_runs(state, job, offers, pressing, look=look), most_usd)
+    listed = list_runs(state, job, offers, pressing, look=look)
+    runs, cost_usd = affordable(state, listed, most_usd)
     if not runs:
-        return None
+        return _too_dear(listed[0][1], limit_usd)
     begin_runs(state, job, identity, runs, offers)
     return ChosenRuns(runs=runs, reason=profiling_reason(runs, cost_usd, state.policy.total_s, pressing))
+
+
+def _too_dear(run_usd: float, limit_usd: float) -> str:
+    return f"a run costs up to {usd(run_usd)}, more than the {usd(limit_usd)} that it may cost"
 
 
 def list_runs(

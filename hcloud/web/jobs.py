@@ -6,7 +6,7 @@ import codecs
 import math
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 from typing import Annotated, Any
@@ -264,7 +264,7 @@ def _job_values(context: ApiContext, caller: Caller, job_id: str) -> dict[str, A
         "why_it_waits": job.wait_text or "accepted; the next plan looks at it",
         "application": known_name(job, snapshot) if own else "",
         "speeds": _speeds(job, events, snapshot) if own else [],
-        "classified": next((each for each in reversed(events) if each.kind is EventKind.JOB_CLASSIFIED), None),
+        "class_words": _class_words(job, events),
         "choices": _choices(events),
         "regret": _regret(events, context.clock.now()),
         "corrections": [each for each in events if each.kind in (EventKind.CORRECTION, EventKind.TARGET_MISSED)],
@@ -292,6 +292,22 @@ def target_words(job: JobView) -> str:
     if job.deadline_at is not None:
         return "finish by"
     return "best effort" if target.kind == "best_effort" else "as soon as possible"
+
+
+def _class_words(job: Job, events: Sequence[Event]) -> str:
+    """Return how a job came to its class, by its newest classification; empty: it is not classified."""
+    for each in reversed(events):
+        if (
+            each.kind is EventKind.JOB_PROFILED
+            and job.application
+            and job.application == each.fields.get("application")
+        ):
+            runs = each.fields.get("runs")
+            by = ", ".join(map(str, runs)) if isinstance(runs, list | tuple) else "a run"
+            return f"profiled in {by}, while it ran or waited"
+        if each.kind is EventKind.JOB_CLASSIFIED:
+            return str(each.fields.get("text") or each.fields.get("source"))
+    return ""
 
 
 def known_name(job: Job, snapshot: Snapshot) -> str:
@@ -428,7 +444,11 @@ def _regret(events: Sequence[Event], now: float) -> ReportTable | None:
         table = build_report("decisions", (each for each in events if each.kind in DECISION_KINDS), now, by="job")
     except HCloudError:
         return None
-    return table if table.rows else None
+    if not table.rows:
+        return None
+    kept = [at for at, column in enumerate(table.columns) if column.name not in ("job", "name", "user")]
+    rows = tuple(tuple(row[at] for at in kept) for row in table.rows)
+    return replace(table, columns=tuple(table.columns[at] for at in kept), rows=rows, total=None)
 
 
 def _tasks(context: ApiContext, caller: Caller, job: Job) -> list[JobView]:

@@ -90,6 +90,7 @@ class Deployment:
             run_times=lambda: self.controller.last_snapshot.run_times,
             expected_run_time=lambda job: JobRunTimes(self.controller.last_snapshot).anew(job),
             planned_starts=lambda: self.controller.planned_starts,
+            unprofiled=lambda: self.controller.unprofiled,
             due_times=lambda: self.controller.due_times.by_job,
             fair_share=self.controller.fair_share,
             admit=self._admit,

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from hcloud.core.model import EventKind
-from tests.api.deployment import READER, ROOT, STRANGER, SUBMITTER, Deployment, job, sentence
+from tests.api.deployment import POLICY, READER, ROOT, STRANGER, SUBMITTER, Deployment, job, sentence
 from tests.registry import FakeRegistry
 
 
@@ -206,6 +206,16 @@ def test_a_job_runs_and_waiting_for_it_returns_when_it_has_ended(deployment: Dep
     with deployment.running():
         ended = client.get("/v1/jobs/job-1", params={"wait_s": 20}).json()
     assert ended["state"] == "succeeded"
+
+
+def test_explain_says_to_the_owner_why_a_running_unknown_program_is_not_profiled(tmp_path: Path) -> None:
+    deployment = Deployment(tmp_path, policy={**POLICY, "profiling": {"when": "beside"}})
+    asked = job(command=["sleep", "1000"], target={"batch": {"within": "1h"}})
+    deployment.client(SUBMITTER).post("/v1/jobs", json=[asked])
+    deployment.cycle_until(lambda: deployment.controller.unprofiled)
+    own, others = (deployment.client(uid).get("/v1/jobs/job-1/explain").json() for uid in (SUBMITTER, STRANGER))
+    assert own["profiling"].startswith("not profiled yet: knowing it may save $") and own["profiling"] in own["lines"]
+    assert others["profiling"] == ""
 
 
 def test_a_finished_job_stays_as_it_is_when_cancelled(deployment: Deployment) -> None:

@@ -243,7 +243,7 @@ def test_what_there_was_to_choose_from_is_stored_with_a_placement(make: MakeDepl
     [placed] = site.events(EventKind.ATTEMPT_PLACED)
     chosen, other = cast(list[str], placed.fields["candidates"])
     assert chosen == "mock/m.one on_demand|0.15||||"
-    assert other.startswith("mock/m.two on_demand|0.2||||still booting")
+    assert other.startswith("mock/m.two on_demand|0.2||||would have to boot")
     table = build_report("decisions", site.scene.store.iter_events(), site.now)
     assert (table.rows, table.notes[-1][:15]) == ((), "1 job left out:")
 

@@ -87,6 +87,30 @@ def test_a_job_is_profiled_once_what_it_will_probably_cost_repays_the_runs() -> 
     assert "may save" in action.reason.text
 
 
+def why_unprofiled(snapshot: Snapshot, policy: Policy = BESIDE) -> str:
+    (why,) = decide(snapshot, policy).unprofiled.values()
+    return why.sentence()
+
+
+def test_a_plan_says_why_a_running_unknown_program_is_not_profiled() -> None:
+    enough_s = RUN_USD / saves_usd(1.0)
+    assert why_unprofiled(scene(runs(for_s=0.5 * enough_s), HOST, SMALL)) == (
+        "not profiled yet: knowing it may save $0.0021 of what it is expected to cost from now on, "
+        "and profiling costs $0.0042 or more"
+    )
+    assert why_unprofiled(scene(runs(target=BestEffortTarget()), HOST, SMALL)) == (
+        "not profiled now: profiling.for_targets excludes best_effort jobs"
+    )
+    none = replace(BESIDE, profiling=replace(BESIDE.profiling, instance_types=("other",)))
+    assert why_unprofiled(scene(runs(), HOST, SMALL), none) == "not profiled: the policy allows no offer for it"
+    one = replace(BESIDE, profiling=replace(BESIDE.profiling, max_concurrent=1))
+    two = scene(runs(), runs(2, command="other"), HOST, SMALL)
+    assert "profiling.max_concurrent" in why_unprofiled(two, one)
+    cheap = replace(BESIDE, profiling=replace(BESIDE.profiling, max_usd_per_job=0.001))
+    assert "a run costs up to $0.0042, more than the $0.001 that" in why_unprofiled(scene(runs(), HOST, SMALL), cheap)
+    assert not decide(scene(runs(), HOST, SMALL), BESIDE).unprofiled  # it is profiled
+
+
 def test_jobs_of_the_same_program_that_wait_or_have_run_count_as_well() -> None:
     enough_s = RUN_USD / saves_usd(1.0)
     short = runs(for_s=0.3 * enough_s)

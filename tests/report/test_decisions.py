@@ -58,7 +58,7 @@ def log() -> LogBuilder:
         0.0,
         "mock/small|0.1|1.0|0.9|1.1|",
         "mock/large|0.4|3.0|2.0|4.0|no room",
-        "mock/new|0.05|0.5|0.4|0.6|still booting, 30 s",
+        "mock/new|0.05|0.5|0.4|0.6|would have to boot, 30 s",
     )
     placed(log, 2, 0.0, "mock/large|0.4|3.0|2.0|4.0|", "mock/small|0.1|1.0|0.9|1.1|ranked after")
     placed(log, 3, 0.0, "mock/small|0.1||||")
@@ -165,7 +165,7 @@ def test_every_report_is_available_over_the_api() -> None:
 def test_markets_of_a_type_are_candidates_of_their_own_with_shared_measurements() -> None:
     log = LogBuilder()
     log.submit(1, 0.0)
-    other = "mock/small spot|0.03|1.0|0.9|1.1|still booting, 30 s"
+    other = "mock/small spot|0.03|1.0|0.9|1.1|would have to boot, 30 s"
     placed(log, 1, 0.0, "mock/small on_demand|0.1|1.0|0.9|1.1|", other)
     log.start(1, 1, 0.0)
     measured(log, 1, 3600.0, "mock/small", 0.5)

@@ -111,7 +111,7 @@ def _all_candidates(context: PlanContext, job: Job, group: JobGroup) -> Iterator
         cheapest = fleet.instances[int(places[fleet.price_usd_per_h[places].argmin()])]
         yield _candidate(context, job, cheapest.offer, why)
     for offer in _offers_to_launch(context, group, {fleet.shapes[number] for number in ready}):
-        yield _candidate(context, job, offer, f"still booting, {seconds(offer.instance_type.boot_delay_s)}")
+        yield _candidate(context, job, offer, f"would have to boot, {seconds(offer.instance_type.boot_delay_s)}")
 
 
 def _may_be(context: PlanContext, group: JobGroup) -> Mask:

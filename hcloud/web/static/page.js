@@ -35,13 +35,16 @@
     const options = {
       width: place.clientWidth || 600, height: 240, series: [{}, ...series],
       axes: [{ ...axis, ...(shown.x ? { label: shown.x, scale: "x" } : {}) }, { ...axis, size: 70, label: shown.y }],
-      scales: { x: { time: !shown.x }, y: { range: (_, low, high) => [Math.min(0, low), shown.most || (high > 0 ? high * 1.08 : 1)] } },
+      scales: { x: { time: !shown.x, range: shown.x || shown.bars ? undefined : wide }, y: { range: (_, low, high) => [Math.min(0, low), shown.most || (high > 0 ? high * 1.08 : 1)] } },
     };
     // Each day is one of the zone that the page names, and drawn as if it were one of UTC.
     if (shown.bars) options.tzDate = (at) => uPlot.tzDate(new Date(at * 1e3), "Etc/UTC");
     drawn.set(place, new uPlot(options, shown.data, place));
     widths.observe(place);
   }
+
+  // A chart over time shows a minute at least: two samples of one moment are not drawn with axes in milliseconds.
+  const wide = (_, first, last) => last === null || last - first >= 60 ? [first, last] : [last - 60, last];
 
   const widths = new ResizeObserver((changes) => {
     for (const { target } of changes) {
