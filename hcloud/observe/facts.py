@@ -97,11 +97,9 @@ def instance_registered(instance: Instance, worker: WorkerReport, now: float) ->
 
         yield ready
     else:
-        reported: dict[str, Any] = {"has_wireguard": WIREGUARD in worker.isolation}
-        if worker.cpu_topology is not None:
-            reported["cpu_topology"] = worker.cpu_topology
-        if any(getattr(instance, name) != value for name, value in reported.items()):
-            yield facts_reported(instance.id, reported)
+        has_wireguard, cpus = WIREGUARD in worker.isolation, worker.cpu_topology or instance.cpu_topology
+        if (has_wireguard, cpus) != (instance.has_wireguard, instance.cpu_topology):
+            yield facts_reported(instance.id, has_wireguard=has_wireguard, cpu_topology=cpus)
     if worker.preempt_at is not None and worker.preempt_at < (instance.preempt_at or math.inf) - NOTICE_TOLERANCE_S:
         yield preemption_notice(instance.id, worker.preempt_at)
 
@@ -172,7 +170,7 @@ def preemption_notice(instance_id: str, preempt_at: float) -> Change:
     return record
 
 
-def facts_reported(instance_id: str, reported: Mapping[str, Any]) -> Change:
+def facts_reported(instance_id: str, **reported: object) -> Change:
     """Return the change for an instance whose worker reports something else of it than is known."""
 
     def record(txn: Transaction) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from hcloud.core.model import FailureCause, Resources
 from hcloud.provider import UnitSpec
-from tests.engine.site import Watch, new_unit_id
+from tests.engine.site import Site, Watch, new_unit_id
 from tests.machine import needs
 
 NODES = ("inst-1", "inst-2")
@@ -28,6 +28,13 @@ MPI_PROGRAM = (
     "import os, sys; from mpi4py import MPI; world = MPI.COMM_WORLD; total = world.allreduce(world.rank + 1); "
     "print(world.rank, 'of', world.size, 'on node', os.environ['HCLOUD_RANK'], 'sum', total, flush=True); sys.exit(3)"
 )
+
+
+def watched(site: Site) -> Watch:
+    """What the engine says once both machines have registered."""
+    watch = Watch(site.runner())
+    watch.registered(*NODES)
+    return watch
 
 
 def packages(name: str, found: dict[str, importlib.metadata.Distribution]) -> None:

@@ -17,7 +17,7 @@ from hcloud.core.model import FailureCause
 from hcloud.engine import gang_network
 from hcloud.engine.gang_credential import gang_of, gang_pem, gang_port
 from hcloud.engine.gang_launcher import Gang, Line, Stopped, torchrun_command
-from tests.engine.gangs import DASK_CLIENT, MPI_PROGRAM, NODES, gang, needs_same_python, run, work_directory
+from tests.engine.gangs import DASK_CLIENT, MPI_PROGRAM, NODES, gang, needs_same_python, run, watched, work_directory
 from tests.engine.site import PATIENCE_S, Site, Watch, free_port
 from tests.machine import needs_bwrap, needs_mpirun, needs_root, needs_torchrun
 from tests.waiting import wait_until
@@ -45,10 +45,8 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
 
 @pytest.fixture(scope="module")
 def watch(site: Site) -> Watch:
-    """What the engine says; both machines have registered."""
-    watch = Watch(site.runner())
-    watch.registered(*NODES)
-    return watch
+    """What the engine says."""
+    return watched(site)
 
 
 @needs_bwrap

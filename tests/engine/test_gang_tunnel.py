@@ -22,7 +22,7 @@ from hcloud.engine.gang_tunnel import FIRST_PORT, PORTS, TUNNEL, device_name, fi
 from hcloud.engine.sandbox import Isolation, refuse_unsafe
 from hcloud.engine.tls import launch_key
 from hcloud.provider import UnitSpec
-from tests.engine.gangs import DASK_CLIENT, MPI_PROGRAM, NODES, gang, needs_same_python, run, work_directory
+from tests.engine.gangs import DASK_CLIENT, MPI_PROGRAM, NODES, gang, needs_same_python, run, watched, work_directory
 from tests.engine.site import PATIENCE_S, Site, Watch
 from tests.machine import needs_bwrap, needs_mpirun, needs_wireguard
 from tests.waiting import wait_until
@@ -73,10 +73,8 @@ def site(hosts: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site
 
 @pytest.fixture(scope="module")
 def watch(site: Site) -> Watch:
-    """What the engine says; both machines have registered."""
-    watch = Watch(site.runner())
-    watch.registered(*NODES)
-    return watch
+    """What the engine says."""
+    return watched(site)
 
 
 def across(framework: str, *command: str, workdir: str | None = None) -> list[UnitSpec]:
