@@ -41,11 +41,14 @@ ORDERS = (
     "least_loaded",
     "first_fit",
     "random",
+    "largest_first",
     "paragon",
     "quasar",
     "heterogeneity_oblivious",
     "interference_oblivious",
     "least_loss",
+    "paragon_sampled",
+    "tarcil",
     "co_schedule",
 )
 QUEUES = [(queues, order) for queues in ("one", "by_quality") for order in ("priority", "shortest")]

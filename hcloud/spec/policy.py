@@ -29,7 +29,7 @@ _STRICT = ConfigDict(extra="forbid")
 TargetKind = Literal["batch", "service", "best_effort"]
 Share = Annotated[Number, Field(ge=0, le=1)]
 ORDERS = RuleNames(
-    plain=("least_loaded", "first_fit", "random"),
+    plain=("least_loaded", "first_fit", "random", "largest_first"),
     classified=(
         "paragon",
         "quasar",
@@ -37,6 +37,8 @@ ORDERS = RuleNames(
         "interference_oblivious",
         "least_loss",
         "sampled",
+        "paragon_sampled",
+        "tarcil",
         "co_schedule",
     ),
 )
@@ -341,15 +343,17 @@ class PlacementPolicy:
     """Which of the instances with free capacity a job is placed on. Unclassified jobs go to the least loaded one."""
 
     order: Annotated[str, ORDERS] = "quasar"
-    """least_loaded: lowest vCPU utilisation; first_fit: lowest instance number; random: any; paragon: no interference
-    with neighbours, then best type, then tightest fit; quasar: paragon with the fewest vCPUs and nodes that meet the
-    target; heterogeneity_oblivious: paragon without the type; interference_oblivious: best type only; least_loss: the
-    smallest expected loss of performance of the job and its neighbours; sampled: the same among a few drawn at random;
-    co_schedule: where it and its neighbours are done soonest, for batches whose run times are known (ESP).
+    """least_loaded: lowest vCPU utilisation; first_fit: lowest instance number; random: any; largest_first: most
+    vCPUs; paragon: no interference with neighbours, then best type, then tightest fit; quasar: paragon with the fewest
+    vCPUs and nodes that meet the target; heterogeneity_oblivious: paragon without the type; interference_oblivious:
+    best type only; least_loss: the smallest expected loss of performance of the job and its neighbours; sampled: the
+    same among a few drawn at random; paragon_sampled: paragon among a few; tarcil: sampled from the types and quality
+    that match, or a short wait; co_schedule: where it and its neighbours are done soonest, for batches whose run times
+    are known (ESP).
     """
     sampled_quantile: Annotated[Number, Field(ge=0.5, le=0.99)] = 0.9
-    """With `order: sampled`: a job is to get one of the best, better than this fraction of the machines with room; in
-    one of 20 placements it is worse. At most 32 machines are drawn."""
+    """With `order: sampled` or `tarcil`: a job is to get one of the best, better than this fraction of those that are
+    drawn from; in one of 20 placements it is worse. At most 32 are drawn. `paragon_sampled`: 1 in 1,000, 128."""
     confidence: Annotated[Number, Field(ge=0.5, le=0.999)] = 0.9
     """Required probability that a placement meets the job's target, and that a job which passes another with reserved
     room ends before the reserved start (0.5..0.999)."""

@@ -30,7 +30,7 @@ TWO_TYPES = (
     Server(name="westmere.x5670", vcpus=12, memory_gib=48, count=3),
 )
 """As many vCPUs as the small cluster of ten types has, to three."""
-GREEDY, OURS = "least loaded", "least loss"
+GREEDY, LOADED, OURS = "largest first", "least loaded", "least loss"
 
 
 def figures() -> Iterator[Figure]:
@@ -132,6 +132,7 @@ def _placements() -> Figure:
                 ours=lambda seed: seed[PAIR_TABLE]["12_programs_pct"],
                 holds=lambda value: value >= 97.0,
                 unit="% of the best",
+                why="many ways are nearly as good; who also learnt from 70 % of the groups of three reaches no more",
             ),
         ),
         drawn="12_programs_pct",
@@ -143,14 +144,14 @@ def _placements() -> Figure:
 def _types() -> Figure:
     room = tuple((each.name, float(each.count * each.vcpus)) for each in TWO_TYPES)
     cases = []
-    for label, order in ((GREEDY, "least_loaded"), (OURS, "least_loss")):
+    for label, order in ((GREEDY, "largest_first"), (LOADED, "least_loaded"), (OURS, "least_loss")):
         ten = Case(label=f"{label}, ten types", experiment=TEN_TYPES, policy=scheduler(order))
         cases += [ten, replace(ten, label=f"{label}, two types", cloud=cluster(TWO_TYPES), truth={"room": room})]
 
     def gain(types: str) -> Claim:
         published = {"ten": 75.0, "two": 15.0}[types]
         return Claim(
-            text=f"{types} types of servers: least loss does better than the least loaded server",
+            text=f"{types} types of servers: least loss does better than the largest server first",
             published=f"{published:g} % better than the largest server first",
             ours=lambda seed: (
                 100.0
@@ -162,7 +163,7 @@ def _types() -> Figure:
             ),
             effect=Effect(published),
             unit="% better",
-            why="HCloud has no order that takes the largest server first: the baseline is another",
+            why="performance is at most 100 %, and a job on the wrong type loses less here",
         )
 
     return Figure(

@@ -111,8 +111,8 @@ def test_a_policy_profiles_jobs_if_an_installed_order_needs_classifications(inst
 def test_an_unknown_order_is_one_sentence_with_the_known_names(install: Install) -> None:
     path = write_policy(install(TOY), "fulest")
     known = (
-        "least_loaded, first_fit, random, paragon, quasar, heterogeneity_oblivious, interference_oblivious, "
-        "least_loss, sampled, co_schedule"
+        "least_loaded, first_fit, random, largest_first, paragon, quasar, heterogeneity_oblivious, "
+        "interference_oblivious, least_loss, sampled, paragon_sampled, tarcil, co_schedule"
     )
     expected = f"placement.order: must be one of {known}, fullest, not 'fulest'; did you mean 'fullest'?"
     with pytest.raises(ConfigError) as caught:

@@ -67,18 +67,28 @@ def fleet(**changes: object) -> Snapshot:
     [
         ("least_loaded", "inst-2", "least_loaded"),
         ("first_fit", "inst-1", "first_fit"),
+        ("largest_first", "inst-2", "largest_first"),  # of equally large ones the least loaded
         ("paragon", "inst-3", "suits"),
         ("quasar", "inst-3", "suits"),
         ("heterogeneity_oblivious", "inst-3", "suits"),
         ("interference_oblivious", "inst-1", "best_type"),
         ("least_loss", "inst-3", "least_loss"),
         ("sampled", "inst-3", "sampled"),
+        ("paragon_sampled", "inst-3", "suits"),
+        ("tarcil", "inst-3", "tarcil"),
         ("co_schedule", "inst-3", "least_loss"),  # run times are not known
     ],
 )
 def test_each_order_prefers_another_machine(order: str, taken: str, code: str) -> None:
     place = of(decide(fleet(), policy(order)), Place)[0]
     assert (place.ranks[0].instance_id, place.reason.code) == (taken, code)
+
+
+def test_largest_machine_first() -> None:
+    machines = [machine(1, offer("small", vcpus=2.0)), machine(2, offer("large", vcpus=16.0)), machine(3, FAST)]
+    held = running(1, machines[1], asks=replace(FREE, resources=need(15.0)))
+    place = of(decide(scene(*machines, held, job(9, asks=FREE)), policy("largest_first")), Place)[0]
+    assert place.ranks[0].instance_id == "inst-2"
 
 
 def test_random_order_draws_the_same_for_the_same_seed_and_only_what_fits() -> None:

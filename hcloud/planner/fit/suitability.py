@@ -72,6 +72,7 @@ class Suitability(JobSizes):
     sought: Job | None = None
     """The job that the current search is for."""
     prospects: dict[tuple[bytes, float], WaitingValue] = field(default_factory=dict)
+    waits_s: dict[tuple[bytes, float, float], float] = field(default_factory=dict)
     loss: float = 0.0
     """Expected loss of the current job to its neighbours."""
     observed_beside: bool = False
@@ -373,11 +374,9 @@ class Suitability(JobSizes):
         """Return the value of waiting for one of the machines ``large``; cached for jobs waiting for the same ones."""
         key = (large.tobytes(), fresh_s)
         if key not in self.prospects:
-            busy_s = self.snapshot.fleet_stats.busy_s
-            busy = self.snapshot.plan_cache.get("busy times", (busy_s,), lambda: BusyTimes.of(busy_s))
             known, others = self._oldest_runs(np.flatnonzero(large))
             self.prospects[key] = waiting_value(
-                busy,
+                self._busy_times(),
                 self.ages_s[others],
                 own=1.0,
                 slack=self.policy.admission.patience_cap_s,
@@ -385,6 +384,19 @@ class Suitability(JobSizes):
                 known=known,
             )
         return self.prospects[key]
+
+    def free_within_s(self, busy: Mask, probability: float, limit_s: float) -> float:
+        """Return within how many seconds one of the machines ``busy`` is free with ``probability`` (0..1), by how long
+        units usually run; at most ``limit_s``."""
+        key = (busy.tobytes(), probability, limit_s)
+        if key not in self.waits_s:
+            self.waits_s[key] = self._busy_times().wait_s(self.ages_s[busy], probability, limit_s=limit_s)
+        return self.waits_s[key]
+
+    def _busy_times(self) -> BusyTimes:
+        busy_s = self.snapshot.fleet_stats.busy_s
+        found: BusyTimes = self.snapshot.plan_cache.get("busy times", (busy_s,), lambda: BusyTimes.of(busy_s))
+        return found
 
     def _oldest_runs(self, places: Places) -> tuple[list[tuple[RunTimes, float]], list[int]]:
         """Return run time and age of the oldest unit on each of some machines, and the machines of which it is unknown.

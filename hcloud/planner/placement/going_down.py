@@ -13,6 +13,7 @@ from hcloud.planner.fleet import Amounts, Mask
 from hcloud.planner.job_groups import JobGroup
 from hcloud.planner.job_queue import QueueSegment
 from hcloud.planner.placement.open_instances import suited, usable
+from hcloud.planner.placement.order import WaitingOrder
 from hcloud.planner.placement.state import PlacementState
 from hcloud.planner.text import seconds
 
@@ -79,6 +80,16 @@ def lost_to_types(state: PlacementState, group: JobGroup) -> Amounts:
             lost = context.suit.type_losses(group.application, among)
         state.lost[group] = lost
     return lost
+
+
+def waits_by_order(state: PlacementState, job: Job, group: JobGroup) -> Reason | None:
+    """Return why the placement order lets ``job`` wait although there is room; None: there is none, or it does not."""
+    context = state.context
+    order = context.order_for(group)
+    if not order.needs.waits or not isinstance(order, WaitingOrder):
+        return None
+    roomy = _room_now(state, group, usable(context, group, context.fleet.placeable))
+    return order.wait(context, job, group, roomy) if np.count_nonzero(roomy) else None
 
 
 def _overdue(context: PlanContext, job: Job) -> bool:

@@ -6,9 +6,10 @@ Each order of HCloud is one file of :mod:`hcloud.planner.placement.orders`.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
+    from hcloud.core.model import Job, Reason
     from hcloud.planner.context import PlanContext
     from hcloud.planner.fleet import Mask
     from hcloud.planner.job_groups import JobGroup
@@ -28,6 +29,8 @@ class OrderNeeds:
     sizes: bool = False
     """The fewest vCPUs and nodes that meet a job's target, where the job allows a range (Quasar, Dissertation §4.3.4).
     A slower type then costs a larger size; otherwise it counts as a loss of performance."""
+    waits: bool = False
+    """That jobs may wait although there is room. The order is a :class:`WaitingOrder` then."""
 
     @property
     def classifications(self) -> bool:
@@ -65,3 +68,11 @@ class PlacementOrder(Protocol):
 
     def explain(self, context: PlanContext, group: JobGroup) -> Preference:
         """Return why the instance chosen for ``group`` was preferred, where nothing had to be relaxed."""
+
+
+@runtime_checkable
+class WaitingOrder(PlacementOrder, Protocol):
+    """An order whose ``choose`` may return -1 although there is room, as waiting for other room is better."""
+
+    def wait(self, context: PlanContext, job: Job, group: JobGroup, fits: Mask) -> Reason | None:
+        """Return why ``job`` waits although the instances of ``fits`` have room; None: it does not."""

@@ -19,7 +19,7 @@ from hcloud.planner.occupancy import RESERVES_ROOM
 from hcloud.planner.placement.awaited_instances import awaited_places, requeue, settle
 from hcloud.planner.placement.claims import suited_for_claim
 from hcloud.planner.placement.find_places import add_place, find_places
-from hcloud.planner.placement.going_down import goes_down, holds_out, lost_to_types, may_go_down
+from hcloud.planner.placement.going_down import goes_down, holds_out, lost_to_types, may_go_down, waits_by_order
 from hcloud.planner.placement.open_instances import has_room_now, suited, usable
 from hcloud.planner.placement.room_reservation import MOST_SOUGHT, reserve_room, urgent_jobs, waits_for_room
 from hcloud.planner.placement.state import PlacementState
@@ -58,10 +58,15 @@ def _hold_for_profiling(context: PlanContext) -> None:
 
 
 def _place_all(state: PlacementState, queue: JobQueue) -> None:
-    """Place what can be placed, in order."""
+    """Place what can be placed, in order, and let those wait that their order lets wait."""
+    context = state.context
     for segment, job in queue.walk(lambda segment: _is_hopeless(state, segment)):
         if _placed_now(state, job, segment.group):
             queue.remove(job, segment.group, segment)
+        elif (reason := waits_by_order(state, job, segment.group)) is not None:
+            queue.remove(job, segment.group, segment)
+            segment.group.state.fits_now = True  # others of the group may have waited long enough
+            context.decisions.wait(job, reason.code, lambda reason=reason: reason)  # type: ignore[misc]
 
 
 def _is_hopeless(state: PlacementState, segment: QueueSegment) -> bool:
