@@ -16,15 +16,17 @@ import warnings  # noqa: F401 which ``os.execvpe`` imports, and must find loaded
 from collections.abc import Sequence
 from pathlib import Path
 
-from hcloud.engine.sandbox_maker import MISSING_EXIT, REFUSED_EXIT, give_up_rights
 from hcloud.engine.syscall_filter import syscall_filter
 from hcloud.engine.unit import Unit
-from hcloud.engine.usage import command_processes, descendants
+from hcloud.engine.usage import descendants
 
+MISSING_EXIT, REFUSED_EXIT = 127, 126
 NOT_HERE_EXIT = 125
 """The unit cannot be entered; one sentence on standard error says why."""
 _NAMESPACES = ("cgroup", "ipc", "uts", "net", "pid", "mnt")
 """The last one hides this machine's files."""
+_PR_SET_SECCOMP, _PR_CAPBSET_DROP, _PR_SET_NO_NEW_PRIVS, _PR_CAP_AMBIENT = 22, 24, 38, 47
+_MODE_FILTER, _CLEAR_ALL, _CAPABILITIES = 2, 4, 64
 _LIMITS = {
     "Max file size": resource.RLIMIT_FSIZE,
     "Max core file size": resource.RLIMIT_CORE,
@@ -35,6 +37,10 @@ _LIMITS = {
 }
 """By their names in ``/proc/PID/limits``."""
 _libc = ctypes.CDLL(None, use_errno=True)
+
+
+class _Filter(ctypes.Structure):
+    _fields_ = (("length", ctypes.c_ushort), ("program", ctypes.c_char_p))
 
 
 class NotEntered(Exception):
@@ -70,13 +76,14 @@ def main() -> int:
 
 
 def _process_inside(unit: Unit) -> int:
-    """Return the id of a process in the unit's namespaces: its command, not what started that. Raises NotEntered."""
+    """Return the id of a process in the unit's namespaces: its command, not bwrap. Raises NotEntered."""
     keeper = unit.keeper_pid
     if keeper is None or unit.read("started.json") is None or not unit.kept or unit.ended:
         raise NotEntered("its command does not run")
     outer = os.stat("/proc/self/ns/mnt").st_ino
-    for started in sorted(descendants(int(keeper), depth=1)):
-        for pid in sorted(command_processes(started)):
+    for generation in (3, 2):  # bwrap, its first process inside, the command
+        found = descendants(int(keeper), depth=generation) - descendants(int(keeper), depth=generation - 1)
+        for pid in sorted(found):
             try:
                 if os.stat(f"/proc/{pid}/ns/mnt").st_ino != outer:
                     return pid
@@ -116,10 +123,21 @@ def _become(
     try:
         os.closerange(3, 4096)
         os.umask(0o022)
+        for capability in range(_CAPABILITIES):
+            _libc.prctl(_PR_CAPBSET_DROP, capability, 0, 0, 0)  # fails for numbers that this kernel does not know
+        _libc.prctl(_PR_CAP_AMBIENT, _CLEAR_ALL, 0, 0, 0)
         for limit, values in limits:
             resource.setrlimit(limit, values)
-        give_up_rights(uid, program)
+        os.setgroups([])
+        os.setresgid(uid, uid, uid)
+        os.setresuid(uid, uid, uid)  # which takes all capabilities
         os.chdir("/job")
+        if _libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0:
+            raise OSError(ctypes.get_errno(), "no_new_privs")
+        if program is not None:
+            filter_ = _Filter(len(program) // 8, program)
+            if _libc.prctl(_PR_SET_SECCOMP, _MODE_FILTER, ctypes.byref(filter_), 0, 0) != 0:
+                raise OSError(ctypes.get_errno(), "seccomp")
         os.execvpe(command[0], list(command), environment)
     except OSError as error:
         missing = error.errno in (errno.ENOENT, errno.ENOTDIR)

@@ -43,11 +43,10 @@ from hcloud.engine.prepared_roots import PreparedRoot
 from hcloud.engine.profiling import Measurement, Profile
 from hcloud.engine.sampling import Sampler
 from hcloud.engine.sandbox import Cell, Isolation, prepare_cell
-from hcloud.engine.sandbox_plan import SandboxMaker, children_of_this_process
 from hcloud.engine.task_sequence import TASK_LAUNCHER, TaskSequence, woken_by_signals
 from hcloud.engine.task_workdir import TaskWorkdir, empty, open_folders
 from hcloud.engine.unit import CHECKPOINT_ASKED, RESTORE, STOP_SIGNAL, WORKDIR, Unit
-from hcloud.engine.usage import command_processes, descendants, owner_of, sandbox_processes
+from hcloud.engine.usage import descendants, owner_of
 from hcloud.engine.wire import INPUTS
 from hcloud.provider import ExitRecord, UnitSpec
 
@@ -57,8 +56,6 @@ LOG = "keepers.log"
 WATCH_S = 0.5
 KILL_S = 5.0
 SANDBOX_ENDS_S = 0.1
-SHORT_S = 1.0
-"""What makes sandboxes is kept for units that are over within this time, one after the other: it takes memory."""
 BEGUN_LOOK_S = 0.1
 """Pause between two looks whether a unit that is not over yet has begun."""
 FULL_DISK_BYTES = MIB
@@ -80,11 +77,10 @@ class Keeper:
         clock: Clock | None = None,
         prepared: PreparedRoot | None = None,
         say_begun: Callable[[], None] = lambda: None,
-        maker: SandboxMaker | None = None,
     ) -> None:
         """``say_begun`` is called, once, if the unit is not over soon: others may begin then."""
         self._unit, self._spec, self._uid, self._profile = unit, spec, uid, profile
-        self._prepared, self._say_begun, self._maker = prepared, say_begun, maker
+        self._prepared, self._say_begun = prepared, say_begun
         self._begun_look_at: float | None = None
         """When to look next whether it has begun (monotonic seconds); None: that was said."""
         self._bootstrap, self._isolation, self._clock = bootstrap, isolation, clock or SystemClock()
@@ -96,7 +92,6 @@ class Keeper:
         self._sampler = Sampler(unit, sampled, self._group, self._clock, sandboxed=is_sandboxed, cpus=cpus)
         self._launch: RunningCommand | Measurement | None = None
         self._started_at = self._clock.now()
-        self._long_from = time.monotonic() + SHORT_S
         self._deadline: float | None = None
         if spec.max_runtime_s is not None and spec.tasks is None:  # else it holds for each task
             self._deadline = time.monotonic() + spec.max_runtime_s
@@ -145,11 +140,6 @@ class Keeper:
         spec = self._spec
         is_plain = spec.profile is None and spec.image is None and spec.metrics is None and spec.framework is None
         return self._is_clear and is_plain
-
-    @property
-    def is_short(self) -> bool:
-        """Whether its unit was begun a short time ago."""
-        return time.monotonic() < self._long_from
 
     @property
     def _begins_slowly(self) -> bool:
@@ -372,14 +362,11 @@ class Keeper:
             entrance = Entrance(groups=self._group.entrances, file_mib=self._file_mib)
         log = self._unit.path / "log"
         return RunningCommand(
-            cell, command, environment, self._take_bounds, log, log_bytes, entrance,
-            is_launcher=is_launcher, maker=self._maker,
-        )  # fmt: skip
+            cell, command, environment, self._take_bounds, log, log_bytes, entrance, is_launcher=is_launcher
+        )
 
     def _run_tasks(self, cell: Cell, tasks: UnitTasks) -> int:
         """Run the tasks one after the other; the unit went well whatever became of them."""
-        if self._maker is not None:
-            self._maker.close()  # this lasts, and needs one sandbox
         command = (*cell.shell, "-c", TASK_LAUNCHER, "hcloud", *self._spec.command)
         self._launch = running = self._started(cell, command, is_launcher=True)
         workdir = TaskWorkdir(cell.root, lambda: self._make_anew(cell.root))
@@ -487,7 +474,7 @@ class Keeper:
         """Wait until the rest of a sandbox, whose outermost process has ended, has ended too: to look at it and to kill
         it would cost more."""
         deadline = time.monotonic() + SANDBOX_ENDS_S
-        while self._isolation.bwrap and self._has_children() and (left_s := deadline - time.monotonic()) > 0:
+        while self._isolation.bwrap and _has_children() and (left_s := deadline - time.monotonic()) > 0:
             if select.select([wake], [], [], left_s)[0]:
                 os.read(wake, 4096)
             self._reap()
@@ -513,9 +500,6 @@ class Keeper:
                 return
             if pid == 0:
                 return
-            if self._maker is not None and pid == self._maker.pid:
-                self._maker.pid = 0
-                continue
             self._sampler.ended.add(usage)
             if self._launch is not None and pid == self._launch.pid:
                 self._launch.status = status
@@ -537,8 +521,6 @@ class Keeper:
             self._ask_to_end(running)
         self._signal_checkpoint(running)
         self._hold_cpus()
-        if self._maker is not None and not self.is_short:
-            self._maker.close()
         overrun = self._sampler.look(running.pid)
         if overrun is not None:
             self._decide(*overrun)
@@ -558,15 +540,15 @@ class Keeper:
         return (self._unit.path / "stop.json").exists()
 
     def _ask_to_end(self, running: RunningCommand | Measurement) -> None:
-        """Send TERM to the command and all its children, but not to the sandbox's own processes."""
+        """Send TERM to the command and all its children, but not to the sandbox's own two processes."""
         self._stopping = True
         self._kill_at = time.monotonic() + self._spec.stop_grace_s
         if isinstance(running, Measurement):  # it ends what it started, and tells what it found by then
             _send(running.pid, signal.SIGTERM)
             return
-        own = self._descendants() - {self._network.program}
+        own = descendants(os.getpid()) - {self._network.program}
         if self._isolation.bwrap:
-            own -= sandbox_processes(running.pid)
+            own -= {running.pid} | descendants(running.pid, depth=1)
         for pid in own:
             _send(pid, signal.SIGTERM)
 
@@ -579,7 +561,10 @@ class Keeper:
         if asked <= self._signalled:
             return
         self._signalled = asked
-        for pid in command_processes(running.pid) if self._isolation.bwrap else {running.pid}:
+        commands = {running.pid}
+        if self._isolation.bwrap:
+            commands = descendants(running.pid, depth=2) - descendants(running.pid, depth=1)
+        for pid in commands:
             _send(pid, signal.Signals[f"SIG{wanted.signal}"])
 
     def _kill_everything(self) -> bool:
@@ -588,28 +573,15 @@ class Keeper:
         deadline = time.monotonic() + KILL_S
         self._reap()
         # Orphans become children of this process, so without children nothing is left, and /proc need not be searched.
-        while self._has_children() and (left := self._descendants()):
+        while _has_children() and (left := descendants(os.getpid())):
             if time.monotonic() > deadline:
                 return False
             for pid in left:
                 _send(pid, signal.SIGSTOP)  # a stopped process cannot fork away from the KILL
-            kill_each(self._descendants())
+            kill_each(descendants(os.getpid()))
             self._reap()
             time.sleep(0.002)
         return gone
-
-    def _descendants(self) -> set[int]:
-        return descendants(os.getpid()) - ({self._maker.pid} if self._maker is not None else set())
-
-    def _has_children(self) -> bool:
-        """Return whether any child of this process is left, also if it has ended, except what makes sandboxes."""
-        if self._maker is not None and (children := children_of_this_process()) is not None:
-            return bool(children - {self._maker.pid})
-        try:
-            os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-        except ChildProcessError:
-            return False
-        return True
 
     def _decide(self, cause: FailureCause, detail: str) -> None:
         if self._cause is None:
@@ -665,13 +637,10 @@ def keep(
     isolation: Isolation,
     profile: Profile | None = None,
     worker: socket.socket | None = None,
-    *,
-    uses_maker: bool = False,
 ) -> None:
     """Be the keeper of a unit, whose fence is on the disk: called in a child of the supervisor, ends the process.
 
-    ``worker``: over it come further units, one after the other, until the worker closes it. ``uses_maker``: the sandbox
-    of the first unit is made as those of further ones.
+    ``worker``: over it come further units, one after the other, until the worker closes it.
     """
     code = 1
     try:
@@ -680,22 +649,16 @@ def keep(
         launch.close_inherited(first.lock, *([worker.fileno()] if worker is not None else []))
         _settle(first.unit.path.parent.parent / LOG)
         given: GivenUnit | None = first
-        maker: SandboxMaker | None = None
         while given is not None:
-            if maker is not None and not maker.pid:
-                maker = None
-            if uses_maker and maker is None and isolation.makes_sandboxes:
-                maker = SandboxMaker(filters_calls=isolation.filters_calls)
             os.write(given.lock, b'{"pid":%d}' % os.getpid())
             begun = partial(say_begun, worker) if worker is not None else lambda: None
             keeper = Keeper(
                 given.unit, given.spec, given.uid, bootstrap, isolation, profile,
-                prepared=given.prepared, say_begun=begun, maker=maker,
+                prepared=given.prepared, say_begun=begun,
             )  # fmt: skip
             keeper.run()
             os.close(given.lock)  # from now on it is not kept
             given = next_unit(worker) if worker is not None and keeper.left_nothing else None
-            uses_maker = keeper.is_short  # to start it costs more than it saves one unit
         code = 0
     finally:
         os._exit(code)
@@ -713,6 +676,15 @@ def _settle(log: Path) -> None:
         os.dup2(handle, number)
     os.chdir("/")
     launch.become_subreaper()
+
+
+def _has_children() -> bool:
+    """Return whether any child of this process is left, also if it has ended."""
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return False
+    return True
 
 
 def _send(pid: int, number: int) -> None:

@@ -16,13 +16,12 @@ from pathlib import Path
 
 from hcloud.engine.output import OutputFile
 from hcloud.engine.sandbox import Cell, held_in_memory, split_environment
-from hcloud.engine.sandbox_maker import OPEN_FILES
-from hcloud.engine.sandbox_plan import SandboxMaker, SandboxPlan
 from hcloud.engine.syscall_filter import syscall_filter
 
-_CATCHABLE = sorted(signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP})
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
+_CATCHABLE = sorted(signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP})
 _libc = ctypes.CDLL(None, use_errno=True)
+OPEN_FILES = 4096
 DRAIN_S = 2.0
 LATE_READS = 64
 """What lay in the pipes when that time was over is still taken: so many reads, of 64 KiB each, hold all of it."""
@@ -37,7 +36,7 @@ ENTRANCE = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entrance:
-    """Bounds that are taken on before a sandbox begins."""
+    """Bounds that a shell takes on before it turns into the sandbox."""
 
     groups: Sequence[str]
     """Directories of control groups to enter."""
@@ -59,15 +58,14 @@ class RunningCommand:
         entrance: Entrance | None = None,
         *,
         is_launcher: bool = False,
-        maker: SandboxMaker | None = None,
     ) -> None:
         """Start. ``bound`` is called in a forked child, still as the worker's user, to take on limits.
 
         ``entrance``: the same limits for a start without that copy of this process, where there is a sandbox.
-        ``is_launcher``: the command starts others, as it is sent with :meth:`command`. ``maker``: what may make the
-        sandbox; without it, that is bwrap.
+        ``is_launcher``: the command starts others, as it is sent with :meth:`command`.
         """
-        pipes = [os.pipe() for _ in range(3)]
+        is_direct = entrance is not None and not is_launcher and cell.needs_no_shell(command, environment)
+        pipes = [os.pipe() for _ in range(2 if is_direct else 3)]
         commands, results = (os.pipe(), os.pipe()) if is_launcher else ((-1, -1), (-1, -1))
         theirs = [commands[0], results[1]] if is_launcher else []
         writers = [writer for _, writer in pipes]
@@ -76,12 +74,8 @@ class RunningCommand:
         plain, script = split_environment(environment)
         # A shell outside of the sandbox must read no variable of the job.
         is_plain = all(name == "PATH" or name.startswith("HCLOUD_") for name in plain)
-        self.pid = 0
-        if entrance is not None and maker is not None and not is_launcher and not cell.needs_bwrap:
-            with suppress(BrokenPipeError):  # it was killed
-                self.pid = maker.start(_plan(cell, command, environment, entrance), writers[:2], writers[2])
-        if self.pid:
-            pass
+        if entrance is not None and is_direct:
+            self.pid = _spawn(cell.wrap(command, is_direct=True), environment, entrance, writers, _held(cell, None))
         elif entrance is not None and cell.isolation.bwrap and is_plain:
             self.pid = _spawn(cell.wrap(command), plain, entrance, writers, _held(cell, script, theirs), theirs)
         else:
@@ -90,7 +84,7 @@ class RunningCommand:
             os.close(handle)
         self._commands, self.results = commands[1], results[0]
         out, err = pipes[0][0], pipes[1][0]
-        self._launch_fd = pipes[2][0]
+        self._launch_fd = -1 if is_direct else pipes[2][0]
         self._files = OutputFile(log, "stdout", log_bytes), OutputFile(log, "stderr", log_bytes)
         self._outputs = dict(zip((out, err), self._files, strict=True))
         self.lost_output = False
@@ -199,23 +193,10 @@ def _prctl(option: int, value: int) -> None:
         raise OSError(ctypes.get_errno(), "prctl")
 
 
-def _plan(cell: Cell, command: Sequence[str], environment: Mapping[str, str], entrance: Entrance) -> SandboxPlan:
-    assert cell.prepared is not None
-    return SandboxPlan(
-        root=cell.prepared,
-        files=cell.root,
-        uid=cell.uid,
-        has_own_network=cell.network == "none",
-        groups=entrance.groups,
-        file_bytes=_at_most(resource.RLIMIT_FSIZE, entrance.file_mib << 20),
-        command=command,
-        environment=environment,
-    )
-
-
-def _held(cell: Cell, script: bytes, of_launcher: Sequence[int] = ()) -> list[int]:
-    """Return files in memory: the script that sets the command's environment, and the filter of system calls."""
-    files = [script]
+def _held(cell: Cell, script: bytes | None, of_launcher: Sequence[int] = ()) -> list[int]:
+    """Return files in memory: the script that sets the command's environment, if it gets one, and the filter of system
+    calls."""
+    files = [script] if script is not None else []
     files += [syscall_filter() or b""] if cell.isolation.bwrap and cell.isolation.filters_calls else []
     files += [b""] if of_launcher and len(files) == 1 else []
     return [held_in_memory(each) for each in files]

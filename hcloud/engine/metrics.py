@@ -25,7 +25,7 @@ from typing import Any
 
 from hcloud.core.model import MetricsHook
 from hcloud.engine.limits import Cgroup
-from hcloud.engine.usage import descendants, sandbox_processes
+from hcloud.engine.usage import descendants
 
 READ_TIMEOUT_S = 10.0
 EVERY_S_MIN = 0.1
@@ -269,7 +269,7 @@ def histogram_quantile(quantile: float, buckets: Mapping[float, float]) -> float
 def _innermost(first_process: int) -> int:
     """Return a process inside the sandbox: not its first one; the command itself where there is no sandbox."""
     below = descendants(first_process)
-    return min(below - sandbox_processes(first_process), default=first_process)
+    return min(below - descendants(first_process, depth=1), default=min(below, default=first_process))
 
 
 def _fetch(url: str) -> bytes:

@@ -7,6 +7,7 @@ import re
 import shlex
 import shutil
 import signal
+import stat
 import subprocess
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -24,8 +25,6 @@ from hcloud.engine.gang_tunnel import TunnelKind, find_tunnel_kind
 from hcloud.engine.gpus import DRIVER_PLACE, find_gpus
 from hcloud.engine.limits import find_instance_cgroup, remove_found_cgroup
 from hcloud.engine.prepared_roots import READONLY_FILES, READONLY_TREES, PreparedRoot, account_files
-from hcloud.engine.sandbox_maker import HOSTNAME
-from hcloud.engine.sandbox_plan import can_make_sandboxes
 from hcloud.engine.syscall_filter import syscall_filter
 from hcloud.provider import WIREGUARD, UnitSpec
 
@@ -34,6 +33,8 @@ _PROBE_LIMIT_S = 60
 """Who starts slowly must not be taken for a machine without sandboxes as long as it runs."""
 METADATA_ADDRESSES = ("169.254.169.254", "fd00:ec2::254")
 LAUNCH_FD, ENVIRONMENT_FD, FILTER_FD = 3, 4, 5
+DIRECT_FILTER_FD = 3
+"""The filter of system calls where no shell is between."""
 PLAIN_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 IMAGE_TOOL = ("/.hcloud/ld.so", "--library-path", "/.hcloud")
 IMAGE_SWITCH = "passwd: files\ngroup: files\nshadow: files\nhosts: files dns\n"
@@ -62,8 +63,6 @@ class Isolation:
     """Whether sources of interference can be generated for profiling runs."""
     filters_calls: bool = False
     """Whether the sandbox refuses system calls (``syscall_filter``)."""
-    makes_sandboxes: bool = False
-    """Whether keepers make most sandboxes themselves (``sandbox_maker``), without bwrap."""
     gpus: tuple[GpuDevice, ...] = ()
     """The machine's GPUs; a unit's are among them, by position."""
     tunnel: TunnelKind = ""
@@ -126,7 +125,6 @@ def detect(bootstrap: Bootstrap) -> Isolation:
         pinned=bool(bootstrap.cpus),
         stress_ng=stress_ng,
         filters_calls=filters_calls,
-        makes_sandboxes=bwrap is not None and can_make_sandboxes(),
         gpus=find_gpus(bootstrap.gpu_root),
         tunnel=tunnel,
         lacks=lacks,
@@ -192,8 +190,12 @@ class Cell:
 
     def environment(self, extra: Mapping[str, str]) -> dict[str, str]:
         """Return the command's environment: a plain base, then what the job asks for."""
+        return self._base_environment | dict(extra)
+
+    @property
+    def _base_environment(self) -> dict[str, str]:
         inside = self.isolation.bwrap is not None
-        base = {
+        return {
             "PATH": PLAIN_PATH,
             "HOME": "/home/job" if inside else str(self.root / "home"),
             "TMPDIR": "/tmp" if inside else str(self.root / "tmp"),
@@ -202,42 +204,45 @@ class Cell:
             "LANG": "C.UTF-8",
             "HCLOUD_WORKDIR": self.workdir,
         }
-        return base | dict(extra)
 
-    @property
-    def needs_bwrap(self) -> bool:
-        """Whether a keeper cannot make this sandbox itself."""
-        return (
-            not self.isolation.makes_sandboxes or self.prepared is None or bool(self.network_path) or bool(self.devices)
-        )
+    def needs_no_shell(self, command: Sequence[str], environment: Mapping[str, str]) -> bool:
+        """Return whether programs with the worker's rights may see this environment, as the job adds nothing to it, and
+        the command is a program of this machine that everybody may run."""
+        added = environment.items() - self._base_environment.items()
+        if self.prepared is None or any(not name.startswith("HCLOUD_") for name, _ in added):
+            return False
+        found = shutil.which(command[0], path=PLAIN_PATH) if "/" not in command[0] else None
+        return found is not None and bool(os.stat(found).st_mode & stat.S_IXOTH)
 
     @property
     def shell(self) -> tuple[str, ...]:
         """The command of a shell inside: an image need not have one, so ours comes along."""
         return (*IMAGE_TOOL, "/.hcloud/sh") if self.image_root else ("/bin/sh",)
 
-    def wrap(self, command: Sequence[str]) -> list[str]:
+    def wrap(self, command: Sequence[str], *, is_direct: bool = False) -> list[str]:
         """Return the argument list that runs ``command`` in here.
 
         Descriptor ``LAUNCH_FD`` must be a pipe, ``ENVIRONMENT_FD`` a file with the script of ``split_environment``,
-        ``FILTER_FD`` one with the filter of system calls.
+        ``FILTER_FD`` one with the filter of system calls. ``is_direct``: the command ``needs_no_shell``, and the
+        filter, as ``DIRECT_FILTER_FD``, is all it is given.
         Raises OSError: the image's own links would lead what is laid over its files elsewhere.
         """
-        started = [*self.shell, "-c", LAUNCHER, "hcloud", *command]
+        started = [*command] if is_direct else [*self.shell, "-c", LAUNCHER, "hcloud", *command]
         inner = [*self._drop_root(), *started] if self.isolation.root else started
         # Entered before the sandbox, in which nothing may enter a namespace.
         entered = ["nsenter", f"--net={self.network_path}", "--"] if self.network_path else []
-        return [*entered, *self._bwrap(), "--", *inner] if self.isolation.bwrap else [*entered, *inner]
+        filter_fd = DIRECT_FILTER_FD if is_direct else FILTER_FD
+        return [*entered, *self._bwrap(filter_fd), "--", *inner] if self.isolation.bwrap else [*entered, *inner]
 
     def _drop_root(self) -> list[str]:
         tool = [*IMAGE_TOOL, "/.hcloud/setpriv"] if self.image_root else ["setpriv"]
         caps = ["--inh-caps=-all", "--ambient-caps=-all", "--bounding-set=-all", "--no-new-privs"]
         return [*tool, f"--reuid={self.uid}", f"--regid={self.uid}", "--clear-groups", *caps, "--"]
 
-    def _bwrap(self) -> list[str]:
+    def _bwrap(self, filter_fd: int) -> list[str]:
         user = [] if self.isolation.root else ["--unshare-user", "--uid", str(self.uid), "--gid", str(self.uid)]
         network = ["--unshare-net"] if self.network == "none" and not self.network_path else []
-        calls = ["--seccomp", str(FILTER_FD)] if self.isolation.filters_calls else []
+        calls = ["--seccomp", str(filter_fd)] if self.isolation.filters_calls else []
         # bwrap makes it for root only. Where there are no groups, nothing would bound the memory that its files take.
         is_shared = self.isolation.root and self.isolation.cgroup is not None
         shared_memory = ["--perms", "1777", "--tmpfs", "/dev/shm"] if is_shared else []
@@ -245,8 +250,8 @@ class Cell:
         return [
             str(self.isolation.bwrap), *user, *calls, "--unshare-pid", "--unshare-ipc", "--unshare-uts",
             "--unshare-cgroup-try", *network,
-            "--die-with-parent", "--hostname", HOSTNAME.decode(), *self._file_system(),
-            "--proc", "/proc", "--dev", "/dev", *shared_memory, *devices,
+            "--die-with-parent", "--hostname", "unit", *self._file_system(), "--proc", "/proc", "--dev", "/dev",
+            *shared_memory, *devices,
             "--bind", str(self.root / "job"), "/job", "--bind", str(self.root / "home"), "/home/job",
             "--bind", str(self.root / "tmp"), "/tmp", *self._shared_image(), "--chdir", "/job",
         ]  # fmt: skip

@@ -63,26 +63,6 @@ def descendants(root: int, depth: int = 1 << 30) -> set[int]:
     return found
 
 
-def sandbox_processes(started: int) -> set[int]:
-    """Return what belongs to a sandbox and not to its command: ``started``, and the first process inside, which is that
-    or a child of it."""
-    return {started} | {pid for pid in descendants(started, depth=1) if _is_first_inside(pid)}
-
-
-def command_processes(started: int) -> set[int]:
-    """Return the processes that a sandbox started, which is its command, as long as that runs."""
-    own = sandbox_processes(started)
-    return set().union(*(descendants(pid, depth=1) for pid in own)) - own
-
-
-def _is_first_inside(pid: int) -> bool:
-    """Return whether a process is the first one of a namespace of process ids inside ours."""
-    for line in (_read(f"/proc/{pid}/status") or "").splitlines():
-        if line.startswith("NSpid:"):
-            return line.split()[2:][-1:] == ["1"]
-    return False
-
-
 def owner_of(pid: int) -> int | None:
     """Return the user id of a process, 0 where it may not be looked into; None: it has ended."""
     try:

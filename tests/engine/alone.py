@@ -69,8 +69,8 @@ def run_alone(
     stop: Mapping[str, object] | None = None,
     **changes: object,
 ) -> Outcome:
-    """Run one unit to its end. ``without``: isolation (or "prepared_root", "maker") not used; ``metadata``: in a
-    network with a false service; ``stop``: what is asked of it once its first task has begun."""
+    """Run one unit to its end. ``without``: isolation (or "prepared_root") not used; ``metadata``: in a network with
+    a false service; ``stop``: what is asked of it once its first task has begun."""
     request = {
         "folder": str(folder),
         "spec": unit_to_wire(replace(_unit(command), **changes)),  # type: ignore[arg-type]
@@ -158,7 +158,7 @@ def _main() -> None:
     keys.mkdir(mode=0o700)
     (keys / "agent.key").write_text(SECRET)
     found = sandbox.detect(bootstrap)
-    missing = [name for name in request["without"] if name not in ("prepared_root", "maker")]
+    missing = [name for name in request["without"] if name != "prepared_root"]
     isolation = replace(found, **dict.fromkeys(missing))  # type: ignore[arg-type]
     if "firewall" in request["without"]:
         sandbox.clear_firewall(bootstrap)
@@ -187,8 +187,7 @@ def _keep(bootstrap: Bootstrap, isolation: sandbox.Isolation, request: Mapping[s
     unit, lock = created
     pid = os.fork()
     if pid == 0:
-        given = GivenUnit(unit, lock, unit_from_wire(plain), uid, prepared)
-        keeper.keep(given, bootstrap, isolation, uses_maker="maker" not in request["without"])
+        keeper.keep(GivenUnit(unit, lock, unit_from_wire(plain), uid, prepared), bootstrap, isolation)
     os.close(lock)
     if request["stop"] is not None:
         wait_until(lambda: b"begin" in read_output(unit.path / "log", "tasks", 0, 1 << 20)[0], timeout_s=180)

@@ -21,7 +21,6 @@ from tests.waiting import wait_until
 NOBODY = 65534
 KINDS: dict[str, dict[str, object]] = {
     "root": {},
-    "root_by_bwrap": {"without": ("maker",)},
     "root_without_cgroup": {"without": ("cgroup",)},
     "root_without_sandbox": {"without": ("bwrap",)},
     "root_with_nothing": {"without": ("bwrap", "cgroup")},
@@ -31,7 +30,7 @@ KINDS: dict[str, dict[str, object]] = {
 """Ways in which units are kept, by what the machine offers. As an ordinary user, only that user's are shown."""
 if not ROOT:
     KINDS = {name: {**how, "uid": 0} for name, how in KINDS.items() if name.startswith("ordinary")}
-SANDBOXED = [name for name in KINDS if name in ("root", "root_by_bwrap", "root_without_cgroup", "ordinary_user")]
+SANDBOXED = [name for name in KINDS if name in ("root", "root_without_cgroup", "ordinary_user")]
 FETCH = "python3 -c 'import urllib.request as u; print(u.urlopen(\"http://%s\", timeout=30).read())'"
 
 
@@ -70,6 +69,15 @@ def test_without_control_groups_each_process_is_pinned(folder: Path) -> None:
 def test_job_inherits_no_descriptor_but_its_standard_streams(folder: Path, kind: str) -> None:
     found = run(folder, kind, "exec python3 -Sc 'import os; print(sorted(map(int, os.listdir(\"/proc/self/fd\"))))'")
     assert found.stdout == "[0, 1, 2, 3]\n"  # the last one is the listing's own
+
+
+@needs_root
+@needs_bwrap
+def test_job_of_a_root_agent_has_shared_memory_of_its_own(folder: Path) -> None:
+    found = run(
+        folder, "root", "ls -A /dev/shm; exec python3 -c 'import multiprocessing; multiprocessing.Lock(); print(1)'"
+    )
+    assert found.stdout == "1\n"
 
 
 def run(folder: Path, kind: str, command: str, **changes: object) -> Outcome:
