@@ -44,8 +44,8 @@ TRIES_MAX = 3
 """So often packing may be killed, by lack of memory for instance, until the unit's outputs are given up."""
 COPY_BYTES = 256 << 10  # stays in a core's cache while it is hashed and written
 SETTLED_S, SETTLING_S, LOOK_S = 0.5, 20.0, 0.1
-"""What has not changed for the first time is packed, and after the second one whatever is there; looked at this often.
-"""
+"""What has not changed for the first time is packed, and after the second one, or half of the time between two
+checkpoints if that is less, whatever is there; looked at this often."""
 CHANGES_MAX = 5
 """So often files may change while they are packed."""
 
@@ -125,12 +125,13 @@ class UnitOutputs:
             return
         if kind == CHECKPOINT and wanted["signal"]:
             unit.request_checkpoint(number)
+        changes = kind == CHECKPOINT and not unit.ended
         asked = {
             "folder": str(unit.path / "root" / "job"),
             "patterns": patterns,
             "limit_bytes": self._limit_bytes,
             "uid": spec["uid"] if self._root else None,
-            "changes": kind == CHECKPOINT and not unit.ended,
+            "settles_within_s": min(SETTLING_S, wanted["every_s"] / 2) if changes else None,
             "lists": kind == LISTING,
         }
         without_site = ["-S"] if sys.flags.no_site else []
@@ -297,12 +298,14 @@ def pack_settled(
     patterns: Sequence[str],
     archive: IO[bytes],
     limit_bytes: int,
+    settles_within_s: float = SETTLING_S,
     pause: Callable[[float], object] = time.sleep,
 ) -> OutputsManifest:
-    """Return :func:`pack` of files that something may still write: of one moment at which none of them changed."""
+    """Return :func:`pack` of files that something may still write: of one moment at which none of them changed, at the
+    latest after ``settles_within_s``."""
     for _ in range(CHANGES_MAX):
         before, same_for_s, waited_s = _state(folder, patterns), 0.0, 0.0
-        while same_for_s < SETTLED_S and waited_s < SETTLING_S:
+        while same_for_s < SETTLED_S and waited_s < settles_within_s:
             pause(LOOK_S)
             now, waited_s = _state(folder, patterns), waited_s + LOOK_S
             before, same_for_s = now, same_for_s + LOOK_S if now == before else 0.0
@@ -382,8 +385,11 @@ def main() -> int:
     if asked["uid"] is not None:
         launch.become_user(asked["uid"])
     launch.die_with_parent()  # afterwards: another user takes that back
-    pack_now = list_files if asked["lists"] else pack_settled if asked["changes"] else pack
-    manifest = pack_now(Path(), asked["patterns"], sys.stdout.buffer, asked["limit_bytes"])
+    files = Path(), asked["patterns"], sys.stdout.buffer, asked["limit_bytes"]
+    if asked["settles_within_s"] is not None:
+        manifest = pack_settled(*files, asked["settles_within_s"])
+    else:
+        manifest = list_files(*files) if asked["lists"] else pack(*files)
     sys.stdout.buffer.flush()
     os.fsync(sys.stdout.fileno())
     sys.stderr.write(json.dumps(asdict(manifest)))

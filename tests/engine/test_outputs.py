@@ -179,7 +179,7 @@ def test_packing_reads_nothing_that_the_unit_s_user_could_not(unit: Unit) -> Non
 
 
 # ---------------------------------------------------------------------------------------------------------- checkpoints
-def settled(folder: Path, changes: Callable[[int], object]) -> tuple[OutputsManifest, str, int]:
+def settled(folder: Path, changes: Callable[[int], object], within_s: float = 20.0) -> tuple[OutputsManifest, str, int]:
     """What is packed of ``a.txt`` while it changes at each look, its content there, and how often it was looked at."""
     archive, looks = io.BytesIO(), list[float]()
 
@@ -187,7 +187,7 @@ def settled(folder: Path, changes: Callable[[int], object]) -> tuple[OutputsMani
         looks.append(seconds)
         changes(len(looks))
 
-    manifest = pack_settled(folder, ["results/a.txt"], archive, MIB, pause)
+    manifest = pack_settled(folder, ["results/a.txt"], archive, MIB, within_s, pause)
     if not manifest.bytes:
         return manifest, "", len(looks)
     with tarfile.open(fileobj=io.BytesIO(archive.getvalue())) as tar:
@@ -199,6 +199,12 @@ def test_files_are_packed_once_they_have_not_changed_for_a_moment(folder: Path) 
     manifest, content, looks = settled(folder, lambda look: file.write_text("a" * look) if look <= 10 else None)
     assert content == "a" * 10 and looks == pytest.approx(10 + SETTLED_S / LOOK_S, abs=1)
     assert manifest.sha256 and manifest.note == ""
+
+
+def test_files_that_never_rest_are_packed_after_the_time_that_a_checkpoint_may_wait(folder: Path) -> None:
+    file = folder / "results" / "a.txt"
+    manifest, _, looks = settled(folder, lambda look: file.write_text("a" * look), within_s=3.0)
+    assert manifest.sha256 and looks == pytest.approx(3.0 / LOOK_S, abs=1)
 
 
 def test_files_that_change_while_they_are_packed_are_packed_again(
