@@ -7,7 +7,7 @@ import statistics
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -97,12 +97,14 @@ def _viewer_rows() -> Iterator[Row]:
     """Measure cycles of a real daemon with a busy fleet: alone, with viewers, and alone again."""
     with busy_daemon() as (home, pid):
         before = _window(home, pid)
-        with _viewers(home):
+        with _viewers(home) as viewers:
             time.sleep(5.0)
             beside = _window(home, pid)
+            left = sum(each.is_alive() for each in viewers)
         after = _window(home, pid)
     alone_s = (before[0] + after[0]) / 2.0
     note = f"{1000 * alone_s:.0f} ms without, {1000 * beside[0]:.0f} ms with; {before[2]} cycles"
+    note += f"; {left} viewers at the end"
     grown = 100.0 * (beside[0] / alone_s - 1.0)
     yield Row(name=f"cycle with {VIEWERS} viewers, longer by", value=grown, unit="%", target=10.0, note=note)
     cpu = 100.0 * (beside[1] - (before[1] + after[1]) / 2.0) / WINDOW_S
@@ -176,7 +178,7 @@ def _cpu_s(pid: int) -> float:
 
 
 @contextmanager
-def _viewers(home: Home) -> Iterator[None]:
+def _viewers(home: Home) -> Iterator[Sequence[threading.Thread]]:
     """Keep pages open: half of them the first page, a quarter jobs, a quarter machines, which ask anew for changes."""
     is_over = threading.Event()
     parts = (
@@ -186,7 +188,7 @@ def _viewers(home: Home) -> Iterator[None]:
     for each in threads:
         each.start()
     try:
-        yield
+        yield threads
     finally:
         is_over.set()
         for each in threads:
