@@ -8,7 +8,7 @@ deadline behind a stream of jobs that come before it in order may still wait wit
 With queues by quality (ARQ, Dissertation ch. 6), among jobs of one priority the more demanding class goes first, so
 that it can choose among the good instances, and every job takes the worst pool that suits it. So a job goes up to a
 better pool only past an empty queue: no job above that the same room would suit is left waiting. Within a class the
-policy's order holds. With ``fair_share``, whose owner used less lately comes before all of these but the priority.
+policy's order holds. With ``fair_share``, less recent use of the owner comes before all of these but the priority.
 Jobs whose slack is used up come before all others of their priority and share: on a full fleet all are such. In a
 first pass each job gets only what suits it, by neighbours and type. In a second pass, jobs without slack take what is
 left, in the same order. A job that has waited for ``patience_cap_s`` accepts any room.

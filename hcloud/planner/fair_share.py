@@ -1,4 +1,4 @@
-"""Fair share: among jobs of one priority, those of whom used less lately are served first."""
+"""Fair share: among jobs of one priority, those of owners with less recent use are served first."""
 
 from __future__ import annotations
 
@@ -35,5 +35,5 @@ def fair_share_words(spec: JobSpec, usage_usd: Mapping[str, float], admission: A
     owner, key = share_owner(spec, admission), admission.fair_share_tag
     whose = owner if key is None else f"{key}={owner}" if owner else f"jobs without the tag {key}"
     used = usd(usage_usd.get(owner, 0.0))
-    rule = "at one priority, whoever used less goes first, by 25 % and $0.001 at least"
+    rule = "at one priority, less recent use goes first, by 25 % and $0.001 at least"
     return f"fair share: {whose} used {used} lately; {rule}"

@@ -396,8 +396,8 @@ class AdmissionPolicy:
     """Among jobs of one priority and class: the oldest first, or by expected run time. Those that waited longer than
     their patience come before others of their priority."""
     fair_share: Annotated[str, AfterValidator(_check_fair_share)] = "none"
-    """Among jobs of one priority, those of whom used less lately go first, also before those whose patience is over:
-    none, user, or tag:KEY (of teams, say)."""
+    """Among jobs of one priority, those of owners with less recent use go first, also before those whose patience is
+    over: none, user, or tag:KEY (of teams, say)."""
     fair_share_half_life_s: PositiveSeconds = 604_800.0
     """After this time, half of what was used is forgotten."""
     tolerance: Annotated[Number, Field(gt=0, le=10)] = 0.05

@@ -196,7 +196,7 @@ class Site:
             self.engine.wait()
 
     def machine(self, name: str, *, admitted: bool = True, inside: Sequence[str] = (), **changes: object) -> Machine:
-        """Add a machine and start its worker. Where it is not ``admitted``, somebody else does that. ``inside``: what
+        """Add a machine and start its worker. Where it is not ``admitted``, something else does that. ``inside``: what
         the worker's command line is appended to."""
         changes = {**self._changes, **changes}
         machine = Machine(self.folder, name, self.address, self.tls_dir, **changes)

@@ -1,4 +1,4 @@
-"""Among jobs of one priority, those of whom used less lately are served first."""
+"""Among jobs of one priority, those of owners with less recent use are served first."""
 
 from dataclasses import replace
 
@@ -86,7 +86,7 @@ def test_a_restart_goes_on_with_what_was_stored() -> None:
 def test_the_share_is_explained() -> None:
     asks = spec(user="ann")
     assert fair_share_words(asks, {"ann": 5.0, "bob": 1.0}, BY_USER) == (
-        "fair share: ann used $5.00 lately; at one priority, whoever used less goes first, by 25 % and $0.001 at least"
+        "fair share: ann used $5.00 lately; at one priority, less recent use goes first, by 25 % and $0.001 at least"
     )
     by_team = replace(BY_USER, fair_share="tag:team")
     assert "jobs without the tag team used" in fair_share_words(asks, {}, by_team)

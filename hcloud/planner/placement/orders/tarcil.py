@@ -1,7 +1,7 @@
 """The best of a few instances of the buckets that match a job, or a bounded wait for one of these (Tarcil, Dissertation
 §7.4).
 
-Buckets are made of types and of classes of quality. Those printed, by the cosine of pressures, tell which resource is
+Buckets are made of types and of classes of quality. Those printed, by the cosine of pressures, show which resource is
 pressed and not how hard. A job that waits is bound late: to whichever instance of its buckets is free first, where the
 print queues it at the best two of its sample.
 """
