@@ -426,6 +426,8 @@ class UnitSample:
     at: float
     cpu_s: float | None = None
     """CPU time since the start."""
+    taken_s: float | None = None
+    """CPU time since the start that the host gave to others although the unit wanted and was promised it."""
     memory_mib: float | None = None
     read_mib: float | None = None
     """Total since the start."""

@@ -27,6 +27,7 @@ from hcloud.classifier.applications import (
 from hcloud.classifier.interference import NeighbourLoss
 from hcloud.classifier.phases import departures, describe_departures
 from hcloud.core.co_runs import CoRun, bounded_log_speed
+from hcloud.core.cpu_window import TAKEN_MAX, share_taken
 from hcloud.core.estimates import WHOLE_JOBS, Application, Classification, Estimate, Findings, Measure, per_rank
 from hcloud.core.model import JOB_ENDED, EventKind, Instance, InstanceId, Job, Reason, ServiceTarget
 from hcloud.planner.fit.expected_performance import ExpectedPerformance, expected
@@ -129,10 +130,22 @@ class UnitTotals(NamedTuple):
     requests_per_s: float | None = None
     """Moving average."""
     cpu_s: float | None = None
+    taken_s: float = 0.0
+    """CPU time that the host gave to others although the unit wanted and was promised it."""
     best_window_per_s: float | None = None
     """The best mean request rate of a recorded window; None if none was recorded."""
     beside: NeighbourLoss | None = None
     """What its neighbours may have cost it; None if it had none."""
+
+    @property
+    def lost(self) -> NeighbourLoss | None:
+        """What neighbours and the host may have cost it; None if neither did."""
+        taken = share_taken(self.taken_s, self.cpu_s or 0.0)
+        if taken <= TAKEN_MAX:
+            return self.beside
+        beside = self.beside.worst if self.beside is not None else NOTHING_LOST
+        value, low, high = (1.0 - (1.0 - each) * (1.0 - taken) for each in beside[:3])
+        return NeighbourLoss(worst=Estimate(value, low, high), is_steady=False)
 
 
 def record_performance(
@@ -150,7 +163,7 @@ def record_performance(
     row = ran(row, run_s) if whole else row
     measured = _performance(row, totals, run_s, whole)
     if measured is not None and believed is not None:
-        run = _job_run(job, instance, measured, totals.beside, totals.best_window_per_s)
+        run = _job_run(job, instance, measured, totals.lost, totals.best_window_per_s)
         row = _compare(txn, job, row, believed, run)
     txn.put_application(row)
 
@@ -177,7 +190,7 @@ def record_own_run(txn: Transaction, job: Job, instance: Instance, totals: UnitT
         performance=1.0 / run_s,
         use=use,
         run_s=run_s,
-        lost=NOTHING_LOST if totals.beside is None else totals.beside.on_average,
+        lost=NOTHING_LOST if (lost := totals.lost) is None else lost.on_average,
     )
     row = learn_own_run(txn.applications(identity.program), identity, run)
     if row is not None:

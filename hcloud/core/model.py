@@ -827,7 +827,7 @@ class EventKind(StrEnum):
     )
     TARGET_MISSED = "target_missed"  # attempt, code (met: no longer), text, by, measured, wanted
     CORRECTION = "correction"  # attempt, step, code, text, measured, wanted and other numbers of the reason
-    SAMPLE = "sample"  # attempt, rank, cpu_s, memory_mib, read_mib, written_mib, progress, requests_per_s,
+    SAMPLE = "sample"  # attempt, rank, cpu_s, taken_s, memory_mib, read_mib, written_mib, progress, requests_per_s,
     #                    latency_ms_pNN
     JOB_PROFILED = (
         "job_profiled"  # application, runs, measure, readings: "question:column:value:low:high:runs", notes, text

@@ -82,6 +82,9 @@ class Cgroup(Protocol):
     def usage(self) -> CgroupUsage:
         """Return what its processes used so far."""
 
+    def instance_cpu_s(self) -> float | None:
+        """Return the CPU time in seconds of all units of its instance; None if that is not accounted."""
+
     def oom_kills(self) -> int:
         """Return how many of its processes the kernel killed for memory."""
 
@@ -176,6 +179,11 @@ class CgroupV1:
             cpu_s=int(cpu_ns) / 1e9 if cpu_ns else None,
             memory_mib=max(0, int(used) - cache) / MIB if used else None,
         )
+
+    def instance_cpu_s(self) -> float | None:
+        """Return the CPU time in seconds of all units of its instance; None if that is not accounted."""
+        cpu_ns = _text(f"{os.path.dirname(self._paths['cpuacct'])}/cpuacct.usage") if "cpuacct" in self._paths else None
+        return int(cpu_ns) / 1e9 if cpu_ns else None
 
     def oom_kills(self) -> int:
         """Return how many of its own processes the kernel killed for memory; those of groups inside count there."""
@@ -282,6 +290,11 @@ class CgroupV2:
             read_mib=io[0] / MIB if io else None,
             written_mib=io[1] / MIB if io else None,
         )
+
+    def instance_cpu_s(self) -> float | None:
+        """Return the CPU time in seconds of all units of its instance; None if that is not accounted."""
+        cpu_us = _keyed(_text(self._parent / "cpu.stat")).get("usage_usec")
+        return cpu_us / 1e6 if cpu_us is not None else None
 
     def oom_kills(self) -> int:
         """Return how many of its processes the kernel killed for memory."""

@@ -9,11 +9,12 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 from hcloud.core.clock import Clock
+from hcloud.core.cpu_window import CpuWindow
 from hcloud.core.model import FailureCause
 from hcloud.engine.cpu_report import affinity
 from hcloud.engine.limits import Cgroup, CgroupUsage
 from hcloud.engine.unit import Unit
-from hcloud.engine.usage import descendants, disk_bytes, last_progress, tree_usage
+from hcloud.engine.usage import CpuTimes, TreeUsage, cpu_times, descendants, disk_bytes, last_progress, tree_usage
 from hcloud.provider import UnitSample, UnitSpec
 
 if TYPE_CHECKING:
@@ -45,6 +46,17 @@ class EndedProcesses:
         self.written_mib += usage.ru_oublock * 512 / MIB
 
 
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """What a unit and its machine had used at one time."""
+
+    at: float
+    unit: CgroupUsage
+    tree: TreeUsage
+    machine: CpuTimes
+    instance_cpu_s: float | None
+
+
 class Sampler:
     """What one unit used so far."""
 
@@ -74,6 +86,8 @@ class Sampler:
         self.ended = EndedProcesses()
         self.oom_kills = 0
         self.cpu_s: float | None = None
+        self.taken_s = 0.0
+        self._before: _Look | None = None
         self.memory_mib_max: float | None = None
 
     def look(self, first_process: int) -> tuple[FailureCause, str] | None:
@@ -127,9 +141,34 @@ class Sampler:
         read_mib = tree.read_mib + ended.read_mib if group.read_mib is None else group.read_mib
         written_mib = tree.written_mib + ended.written_mib if group.written_mib is None else group.written_mib
         self.cpu_s = max(cpu_s, self.cpu_s or 0.0)
+        self._note_taken(group, tree)
         largest = memory_mib if members else max(memory_mib, ended.memory_mib_max)
         self.memory_mib_max = max(largest, self.memory_mib_max or 0.0)
         return CgroupUsage(cpu_s=self.cpu_s, memory_mib=memory_mib, read_mib=read_mib, written_mib=written_mib)
+
+    def _note_taken(self, group: CgroupUsage, tree: TreeUsage) -> None:
+        """Add what the host took from the unit since the last look; nothing where the unit's share is not known."""
+        if self._group is None or group.cpu_s is None or not self._machine_cpus:
+            return
+        look, before = (
+            _Look(time.monotonic(), group, tree, cpu_times(self._machine_cpus), self._group.instance_cpu_s()),
+            self._before,
+        )
+        self._before = look
+        if before is None or look.at <= before.at:
+            return
+        cpu_s = group.cpu_s - (before.unit.cpu_s or 0.0)
+        window = CpuWindow(
+            took_s=look.at - before.at,
+            cpu_s=cpu_s,
+            # Threads that have ended took their share of it along.
+            waited_s=max(0.0, tree.waited_s - before.tree.waited_s),
+            throttled_s=(group.throttled_s or 0.0) - (before.unit.throttled_s or 0.0),
+            busy_s=look.machine.busy_s - before.machine.busy_s,
+            stolen_s=look.machine.stolen_s - before.machine.stolen_s,
+            own_s=max(0.0, (look.instance_cpu_s or 0.0) - (before.instance_cpu_s or 0.0) - cpu_s),
+        )
+        self.taken_s += window.lost_s(self._spec.resources.vcpus)
 
     def _write(self, usage: CgroupUsage) -> None:
         hook = self._spec.progress
@@ -138,6 +177,7 @@ class Sampler:
         sample = UnitSample(
             at=self._clock.now(),
             cpu_s=usage.cpu_s,
+            taken_s=round(self.taken_s, 3) or None,
             memory_mib=usage.memory_mib,
             read_mib=usage.read_mib,
             written_mib=usage.written_mib,

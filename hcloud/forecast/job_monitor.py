@@ -16,6 +16,7 @@ from operator import attrgetter
 from types import MappingProxyType
 from typing import NamedTuple
 
+from hcloud.core.cpu_window import share_taken
 from hcloud.core.model import AttemptId, Event, EventKind, JobId
 
 KEPT = 48
@@ -31,7 +32,7 @@ KEPT_JOURNAL = 4096
 STALLED_GAPS = 3.0
 """A counter has stalled once it has not moved for this many times the longest gap it ever had."""
 _LATENCY = "latency_ms_p"
-_COUNTERS = ("progress", "cpu_s", "written_mib", "requests_per_s")
+_COUNTERS = ("progress", "cpu_s", "taken_s", "written_mib", "requests_per_s")
 
 
 class Timed(NamedTuple):
@@ -46,7 +47,7 @@ class Timed(NamedTuple):
 Reading = tuple[float, int]
 """A pace or rate, and the number of polls it represents."""
 Counter = str
-"""A counter of a sample: progress, cpu_s, written_mib (totals), or requests_per_s (a rate)."""
+"""A counter of a sample: progress, cpu_s, taken_s, written_mib (totals), or requests_per_s (a rate)."""
 
 
 _NO_LATENCY: Mapping[float, float] = MappingProxyType({})
@@ -119,6 +120,18 @@ class JobSamples:
             earlier = {**earlier, rank: _with_earlier(earlier.get(rank, ()), gone)}
         ranks = {**self.ranks, rank: samples}
         return JobSamples(attempt=self.attempt, ranks=ranks, earlier=earlier, _moves=moves, _kept=kept)
+
+    def taken(self, rank: int, since: float, readings: int) -> float:
+        """Return the share (0..1) of a rank's CPU time that the host took in the last ``WINDOW`` times ``readings``
+        polls after ``since``."""
+        samples, polls = self.ranks[rank], 0
+        last = first = samples[-1]
+        for each in reversed(samples[:-1]):
+            if polls >= WINDOW * readings or first.at <= since:
+                break
+            polls, first = polls + first.looks, each
+        taken_s, cpu_s = (last.values.get(name, 0.0) - first.values.get(name, 0.0) for name in ("taken_s", "cpu_s"))
+        return share_taken(taken_s, cpu_s)
 
     def history(self, rank: int) -> tuple[Sampled, ...]:
         """Return all samples kept of a rank, thinned with age."""

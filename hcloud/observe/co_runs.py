@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from hcloud.apply.feedback import CoRunPeriod
 from hcloud.core.co_runs import MOST_NEIGHBOURS
+from hcloud.core.cpu_window import TAKEN_MAX, share_taken
 from hcloud.provider import UnitSample
 
 LEAST_PERIOD_S = 30.0
@@ -58,7 +59,7 @@ class CoRunPeriods:
 
 def _ended(period: _OpenPeriod) -> CoRunPeriod | None:
     first, last, seconds = period.first, period.last, period.last.at - period.first.at
-    if period.neighbours is None or seconds < LEAST_PERIOD_S:
+    if period.neighbours is None or seconds < LEAST_PERIOD_S or _taken(first, last) > TAKEN_MAX:
         return None
     return CoRunPeriod(
         neighbours=period.neighbours,
@@ -67,6 +68,11 @@ def _ended(period: _OpenPeriod) -> CoRunPeriod | None:
         written_mib=_grown(first.written_mib, last.written_mib),
         ended_at=last.at,
     )
+
+
+def _taken(first: UnitSample, last: UnitSample) -> float:
+    """Return the share (0..1) of its CPU time that the host took from a unit between two samples."""
+    return share_taken((last.taken_s or 0.0) - (first.taken_s or 0.0), (last.cpu_s or 0.0) - (first.cpu_s or 0.0))
 
 
 def _grown(before: float | None, after: float | None) -> float | None:

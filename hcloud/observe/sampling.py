@@ -31,7 +31,7 @@ SAMPLES_PER_WINDOW = 2
 GAP_MAX_S = 300.0
 """The longest gap in a large fleet; a restarted daemon reads three times as far back
 (:data:`hcloud.forecast.job_monitor.WATCHED_S`)."""
-_MEASURED = ("cpu_s", "memory_mib", "read_mib", "written_mib", "progress", "requests_per_s")
+_MEASURED = ("cpu_s", "taken_s", "memory_mib", "read_mib", "written_mib", "progress", "requests_per_s")
 _measured_of = attrgetter(*_MEASURED)
 OFTEN_S, EARLY = 5.0, 0.75
 """A service whose metrics are read more often than this is judged by each reading, and a sample may come early by the

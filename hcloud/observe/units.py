@@ -351,6 +351,8 @@ class UnitObserver:
             progress=sample.progress if sample.progress is not None else before.progress,
             read_mib=sample.read_mib if sample.read_mib is not None else before.read_mib,
             written_mib=sample.written_mib if sample.written_mib is not None else before.written_mib,
+            cpu_s=sample.cpu_s if sample.cpu_s is not None else before.cpu_s,
+            taken_s=sample.taken_s if sample.taken_s is not None else before.taken_s,
             requests_per_s=rate if rate is not None else before.requests_per_s,
         )
 

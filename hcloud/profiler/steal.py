@@ -1,4 +1,4 @@
-"""CPU time that the host took from a program while it was measured: by a hypervisor, or for other work on its CPUs.
+"""What counts of a measurement during which the host took CPU time from the program.
 
 A reading taken meanwhile describes the host, not the program, so its window is discarded, or its limits are wider.
 """
@@ -8,42 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from hcloud.core.cpu_window import TAKEN_MAX
 from hcloud.profiler.repeats import RUNS_MIN, Interval, interval
-
-TAKEN_MAX = 0.1
-"""Share of a program's CPU time that may be taken away in a window that counts. Meters tick at 100 Hz, windows of 0.2 s
-have 20 ticks."""
-PROMISE_KEPT = 0.97
-"""From this share of its CPU limit on, a program has got what it was promised, whatever else ran."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CpuWindow:
-    """What a program and its CPUs did in one window, in seconds."""
-
-    took_s: float
-    cpu_s: float
-    """CPU time of the program."""
-    waited_s: float
-    """Sum of the time its threads were runnable without a CPU."""
-    throttled_s: float
-    """Part of that for which its own quota is the reason."""
-    busy_s: float
-    """CPU time of everything on the program's CPUs, itself included."""
-    stolen_s: float
-    """Time for which the hypervisor ran something else on them."""
-    source_s: float = 0.0
-    """CPU time of our own source of interference on them: it is there on purpose."""
-
-    def taken(self, vcpus: float) -> float:
-        """Return the share (0..1) of its CPU time that others had although it wanted and was promised it."""
-        got = max(0.0, self.cpu_s) / self.took_s
-        others_s = max(0.0, self.busy_s - self.cpu_s - self.source_s)
-        lost_s = min(max(0.0, self.waited_s - self.throttled_s), others_s)
-        if self.busy_s > 0:
-            lost_s += self.stolen_s * min(1.0, max(0.0, self.cpu_s) / self.busy_s)
-        lost = min(lost_s / self.took_s, max(0.0, vcpus - got))
-        return lost / (got + lost) if lost > 0 and got < PROMISE_KEPT * vcpus else 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
+from hcloud.core.cpu_window import CpuWindow
 from hcloud.core.errors import BadInput, Unmeasurable
 from hcloud.core.estimates import Measure
 from hcloud.core.model import MetricsHook, ProgressHook
@@ -20,7 +21,6 @@ from hcloud.profiler.counters import INSTRUCTIONS, counted
 from hcloud.profiler.host import ProfilingHost, ServiceReader
 from hcloud.profiler.namespaces import loopback_network
 from hcloud.profiler.sandbox import Copy, CopyResult, CopyUse, live_copy
-from hcloud.profiler.steal import CpuWindow
 
 READ_EVERY_S = 0.02
 WINDOW_S_MIN, WINDOW_S_MAX = 0.2, 0.5
@@ -422,7 +422,7 @@ class Stage:
             throttled_s=now.throttled_s - before.throttled_s,
             busy_s=now.cpus_busy_s - before.cpus_busy_s,
             stolen_s=now.cpus_stolen_s - before.cpus_stolen_s,
-            source_s=source_s,
+            own_s=source_s,
         )
         self.taken = window.taken(vcpus)
 

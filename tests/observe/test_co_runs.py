@@ -1,5 +1,7 @@
 """Periods in which a unit ran beside the same neighbours."""
 
+from dataclasses import replace
+
 import pytest
 
 from hcloud.apply.feedback import CoRunPeriod
@@ -57,6 +59,14 @@ def test_a_short_period_says_nothing_and_a_clock_that_goes_back_begins_another()
     last = periods.last("u")
     assert last is not None and last.seconds == LEAST_PERIOD_S
     assert last.progress is None  # it fell: the job began again
+
+
+@pytest.mark.parametrize(("taken_s", "said"), [(0.0, True), (3.0, True), (5.0, False)])
+def test_a_period_in_which_the_host_took_much_says_nothing_of_neighbours(taken_s: float, said: bool) -> None:
+    periods = CoRunPeriods()
+    periods.follow("u", replace(sample(0.0, 0.0), cpu_s=1.0), ("a",))
+    periods.follow("u", replace(sample(LEAST_PERIOD_S, 0.5), cpu_s=31.0, taken_s=taken_s), ("a",))
+    assert (periods.last("u") is not None) is said
 
 
 def test_units_that_are_gone_are_forgotten() -> None:

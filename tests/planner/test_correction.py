@@ -13,6 +13,7 @@ from hcloud.classifier.applications import identify
 from hcloud.classifier.interference import CORE_SOURCES, EXCESS, NOT_COUNTED, TOLERATED_MIN
 from hcloud.core.estimates import Application, Classification, Estimate, Measure
 from hcloud.core.model import (
+    BatchTarget,
     BestEffortTarget,
     Correction,
     FailureCause,
@@ -276,6 +277,30 @@ def test_a_lone_job_at_less_than_half_of_what_is_believed_is_a_straggler_and_tea
     plan = decide(_lone(late(here), here, free))
     assert steps(plan) == ["move"]
     assert "(slower there than other runs of its application)" in of(plan, StopAttempt)[0].reason.text
+
+
+@pytest.mark.parametrize(("taken", "kept"), [(0.0, False), (0.3, False), (2.0, True)])
+@pytest.mark.parametrize("promised", [True, False])
+def test_a_job_from_which_the_only_host_took_its_cpus_is_not_moved_to_another_machine_of_it(
+    taken: float, kept: bool, promised: bool
+) -> None:
+    here, free = (_of_one_host(each) for each in (busy(1, 1.0), machine(2)))
+    job = late(here) if promised else late(here, target=BatchTarget())
+    at = with_samples(_lone(job, here, free), {"job-1": [samples(SLOW, taken=taken)]})
+    assert steps(decide(at)) == ([] if kept else ["move"])
+
+
+def test_a_job_from_which_its_own_host_took_its_cpus_is_moved_and_teaches_nothing() -> None:
+    here, free = busy(1, 1.0), machine(2)
+    at = with_samples(_lone(late(here), here, free), {"job-1": [samples(SLOW, taken=2.0)]})
+    assert steps(decide(at)) == ["move"]
+    known_wrongly = with_samples(_lone(late(here), here, row={"missed": (False, True)}), {"job-1": [samples(SLOW)]})
+    assert _taught(known_wrongly)
+    assert not _taught(replace(known_wrongly, job_samples=at.job_samples))
+
+
+def _of_one_host(instance: Instance) -> Instance:
+    return replace(instance, offer=replace(instance.offer, pool="mock/host", pool_free=instance.capacity))
 
 
 def test_so_slow_a_job_is_believed_where_its_application_was_known_wrongly_before() -> None:

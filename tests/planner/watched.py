@@ -14,16 +14,28 @@ Pace = Callable[[int], float]
 
 
 def samples(
-    paces: Sequence[float], *, until: float = NOW, every_s: float = EVERY_S, vcpus_used: float = 0.5, start: float = 0.0
+    paces: Sequence[float],
+    *,
+    until: float = NOW,
+    every_s: float = EVERY_S,
+    vcpus_used: float = 0.5,
+    start: float = 0.0,
+    taken: float = 0.0,
 ) -> tuple[Sampled, ...]:
-    """Return samples up to ``until`` of a unit with ``paces[i]`` of the whole per second in interval i."""
-    found, progress, cpu_s = [], start, 0.0
+    """Return samples up to ``until`` of a unit with ``paces[i]`` of the whole per second in interval i.
+
+    ``taken``: CPUs that the host took from it.
+    """
+    found, progress, cpu_s, taken_s = [], start, 0.0, 0.0
     since = until - every_s * len(paces)
     for number in range(len(paces) + 1):
-        found.append(Sampled(at=since + number * every_s, values={"progress": progress, "cpu_s": cpu_s}))
+        found.append(
+            Sampled(at=since + number * every_s, values={"progress": progress, "cpu_s": cpu_s, "taken_s": taken_s})
+        )
         if number < len(paces):
             progress += paces[number] * every_s
             cpu_s += vcpus_used * every_s
+            taken_s += taken * every_s
     return tuple(found)
 
 

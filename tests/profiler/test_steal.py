@@ -11,12 +11,13 @@ from typing import Any
 
 import pytest
 
+from hcloud.core.cpu_window import CpuWindow
 from hcloud.core.estimates import Measure
 from hcloud.engine.host import EngineHost
 from hcloud.engine.usage import cpu_times
 from hcloud.profiler.first_look import FirstLook
 from hcloud.profiler.measure import Bench
-from hcloud.profiler.steal import CpuWindow, undisturbed
+from hcloud.profiler.steal import undisturbed
 from hcloud.profiler.subject import Stage, Subject
 from tests.waiting import wait_until
 
@@ -40,7 +41,7 @@ ALONE = CpuWindow(took_s=1.0, cpu_s=0.5, waited_s=0.5, throttled_s=0.5, busy_s=0
         # A hypervisor's theft is no waiting that the program could see.
         ({"cpu_s": 0.6, "waited_s": 0.0, "throttled_s": 0.0, "busy_s": 0.6, "stolen_s": 0.4}, 1.0, 0.4),
         # Our own source is there on purpose.
-        ({"cpu_s": 0.5, "waited_s": 0.5, "throttled_s": 0.0, "busy_s": 1.0, "source_s": 0.5}, 1.0, 0.0),
+        ({"cpu_s": 0.5, "waited_s": 0.5, "throttled_s": 0.0, "busy_s": 1.0, "own_s": 0.5}, 1.0, 0.0),
     ],
 )
 def test_what_others_had_of_the_promised_cpu_time_is_taken(

@@ -25,6 +25,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 
 import numpy as np
 
+from hcloud.core.cpu_window import TAKEN_MAX
 from hcloud.core.estimates import Measure
 from hcloud.core.model import FailureCause, Job, Number, Reason, ServiceTarget
 from hcloud.planner.admission import queue_key
@@ -284,6 +285,7 @@ def _record_miss(context: PlanContext, view: RankSamples, assessment: Assessment
 def _measured(view: RankSamples, assessment: Assessment) -> str:
     """Return what was measured, beside the target."""
     target, pace = view.job.spec.target, assessment.pace
+    host = f"; its host gave {percent(view.taken)} of its CPU time to others" if view.taken > TAKEN_MAX else ""
     if isinstance(target, ServiceTarget):
         kept, served = view.kept_latency(target), view.served()
         measured_ms = target.latency_ms / max(kept.mean if kept is not None else pace.mean, SLACK)
@@ -291,8 +293,8 @@ def _measured(view: RankSamples, assessment: Assessment) -> str:
         is_late = measured_ms > target.latency_ms
         if served is not None and (assessment.by == "rate" or (is_late and served.mean < target.requests_per_s)):
             text += f"; serves {served.mean:.4g} of {target.requests_per_s:g} requests/s"
-        return text
-    return f"{percent(pace.mean / assessment.wanted)} {MISSED_WORDS[assessment.by]}"
+        return text + host
+    return f"{percent(pace.mean / assessment.wanted)} {MISSED_WORDS[assessment.by]}{host}"
 
 
 def _judgement(assessment: Assessment) -> dict[str, Number]:

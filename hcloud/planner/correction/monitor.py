@@ -50,6 +50,8 @@ AT_BOUND, STILL_AT_BOUND = 0.95, 0.9
 """From this part of its bound on, a latency is at it: a service that served more requests would break it. The second
 holds while the service misses its target, so that it does not change back and forth."""
 OF_SERVICE = ("latency", "rate")
+MOST_TAKEN = 0.9
+"""A host that took more still leaves this little doubt."""
 LATE_READINGS = 2
 """So many readings in a row over a bound are enough for a step that costs nearly nothing."""
 _UNKNOWN: Any = object()
@@ -70,12 +72,14 @@ class Assessment(NamedTuple):
     """Progress (0..1)."""
     remaining_s: float | None = None
     """Remaining run time in seconds at this pace; None: unknown."""
+    taken: float = 0.0
+    """Share (0..1) of its CPU time that the host took, where no other machine would be better."""
 
     def missed(self, deviations: float, margin: float) -> bool:
         """Return whether the job surely performs below what is wanted, by the margin."""
         if self.by in OF_SERVICE:
             deviations = few_readings(deviations, self.pace.counted)
-        return self.pace.at_most(deviations) <= self.enough(margin) * self.wanted
+        return self.pace.at_most(deviations) / (1.0 - self.taken) <= self.enough(margin) * self.wanted
 
     def enough(self, margin: float) -> float:
         """Return the part of ``wanted`` below which the target counts as missed.
@@ -97,11 +101,14 @@ class Deviation(NamedTuple):
 
     measured: Pace
     estimate: ExpectedPerformance
+    taken: float
+    """Share (0..1) of its CPU time that the host took meanwhile: without that it might do so much more."""
 
     def surely(self, deviations: float, part: float) -> bool:
-        """Return whether the measurement surely lies outside the expected range, by the part ``departure`` of it."""
+        """Return whether the measurement surely lies outside the expected range by ``part`` of it, whatever the host
+        took."""
         low, high = self.estimate.limits()
-        too_low = self.measured.at_most(deviations) < (1.0 - part) * low
+        too_low = self.measured.at_most(deviations) / (1.0 - self.taken) < (1.0 - part) * low
         return too_low or self.measured.at_least(deviations) > (1.0 + part) * high
 
 
@@ -297,7 +304,8 @@ class RankSamples:
         if deviation is None:
             return None
         wanted = (1.0 - self.context.policy.placement.tolerance) * deviation.estimate.limits()[0]
-        return Assessment(by="expectation", pace=deviation.measured, wanted=wanted, done=done, remaining_s=left_s)
+        pace, taken = deviation.measured, self.taken_everywhere
+        return Assessment(by="expectation", pace=pace, wanted=wanted, done=done, remaining_s=left_s, taken=taken)
 
     def kept_until(self, deviations: float, margin: float) -> float:
         """Return until when these samples surely do not show a miss; -inf if they show one now.
@@ -360,6 +368,11 @@ class RankSamples:
             self._deviation = self._deviation_now()
         return self._deviation
 
+    def deviation_elsewhere(self) -> Deviation | None:
+        """Return :meth:`deviation` as another machine might end it: what only this one's host took shows in full."""
+        found = self.deviation()
+        return found if found is None else found._replace(taken=self.taken_everywhere)
+
     def _deviation_now(self) -> Deviation | None:
         known, estimate = self.expectation.known, self.expectation.estimate(self.instance)
         if known is None or known.measure is None or estimate is None:
@@ -374,7 +387,7 @@ class RankSamples:
             return None
         attempt = self.job.attempt
         part = per_rank(known.measure, attempt.size if attempt is not None else 1)
-        return Deviation(measured=measured, estimate=estimate.times(part))
+        return Deviation(measured=measured, estimate=estimate.times(part), taken=self.taken)
 
     def _in_time(self, sample: Sampled) -> float:
         rate, target = sample.values["requests_per_s"], self.job.spec.target
@@ -400,8 +413,20 @@ class RankSamples:
             return None
         before, now = both
         deviations = deviations_of(policy.confidence)
-        surely = now.at_most(deviations) <= (1.0 - policy.margin / 2) * before.at_least(deviations)
+        now_at_most = now.at_most(deviations) / (1.0 - self.taken)
+        surely = now_at_most <= (1.0 - policy.margin / 2) * before.at_least(deviations)
         return Slowdown(before, now) if surely else None
+
+    @property
+    def taken(self) -> float:
+        """The share (0..1) of the rank's CPU time that the host took in the readings that count."""
+        share = self.watched.taken(self.held.rank, self.since, self.context.policy.correction.readings)
+        return min(MOST_TAKEN, share)
+
+    @property
+    def taken_everywhere(self) -> float:
+        """:attr:`taken` if all machines that could be had instead are on the same host, else 0."""
+        return self.taken if self.instance.offer.pool_free is not None else 0.0
 
     def busy(self) -> bool:
         """Return whether the rank uses nearly all of its vCPUs, so that more of them would help."""

@@ -55,7 +55,7 @@ def restart_speedup(context: PlanContext, view: RankSamples) -> float:
     by more than the estimate for its type can be wrong (``correction.straggler_below``). Without such a copy,
     :func:`is_straggler` decides.
     """
-    deviation, policy = view.deviation(), context.policy.correction
+    deviation, policy = view.deviation_elsewhere(), context.policy.correction
     if deviation is None or deviation.measured.mean <= 0 or not _is_alone(context, view):
         return 1.0
     deviations, low = deviations_of(policy.confidence), deviation.estimate.limits()[0]
