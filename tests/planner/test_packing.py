@@ -9,7 +9,7 @@ from scipy.optimize import linprog
 
 from hcloud.planner.plan_ahead import packing
 from hcloud.planner.plan_ahead.packing import PackingProgram, bound_at, solve_packing
-from hcloud.planner.plan_ahead.sparse_rows import SparseRows, sparse_rows_of
+from hcloud.planner.plan_ahead.sparse_rows import SlottedRows, SparseRows, sparse_rows_of
 
 
 def program(seed: int, groups: int = 60, rows: int = 5, releases: int = 12, room: float = 0.1) -> PackingProgram:
@@ -34,6 +34,19 @@ def dense(entries: SparseRows) -> packing.Floats:
     matrix = np.zeros(entries.shape)
     matrix[entries.rows, entries.columns] = entries.values
     return matrix
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_rows_by_pool_and_slot_are_the_matrix_that_they_stand_for(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    spread, parts = rng.integers(0, 3, (4, 6)).astype(float), rng.uniform(size=(30, 5)) * rng.integers(0, 2, (30, 5))
+    rows = SlottedRows(spread=spread, group_of=rng.integers(0, 4, 30), parts=parts)
+    matrix = np.einsum("nu,nt->nut", spread[rows.group_of], parts).reshape(30, 30)
+    some = np.flatnonzero(rng.uniform(size=30) < 0.3)
+    prices, units = rng.uniform(size=30), np.where(rng.uniform(size=30) < 0.5, 0.0, rng.uniform(size=30))
+    assert rows.times(prices) == pytest.approx(matrix @ prices)
+    assert rows.summed(units) == pytest.approx(units @ matrix)
+    assert np.array_equal(dense(rows.chosen(some)), matrix[some])
 
 
 def best_worth(asked: PackingProgram) -> float:

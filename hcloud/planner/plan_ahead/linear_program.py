@@ -22,7 +22,7 @@ import numpy as np
 from hcloud.forecast.runtimes.distribution import RunTimes
 from hcloud.planner.plan_ahead.expected import Floats, RunTimeTable, Utility
 from hcloud.planner.plan_ahead.packing import PackingProgram, bound_at, solve_packing
-from hcloud.planner.plan_ahead.sparse_rows import SparseRows
+from hcloud.planner.plan_ahead.sparse_rows import SlottedRows, SparseRows
 
 ROUNDED = 0.5
 """Others are stopped for a job only if at least this share of it starts now."""
@@ -144,6 +144,8 @@ class _LinearProgram:
     ) -> None:
         self.waiting, self.running, self.starts_s, self.capacity = waiting, running, starts_s, capacity
         self.rests = expected_rests(running, starts_s)
+        self.pools = {pool: at for at, pool in enumerate(sorted(capacity))}
+        self.held = self._held()
         self.stoppable = [at for at, each in enumerate(running) if each.stop_cost is not None]
         self.kinds = _kinds_of(waiting)
         self.bound = 0.0
@@ -181,38 +183,21 @@ class _LinearProgram:
         amounts = np.array([job.amount for job in jobs])[place_of, None]
         self.uses = amounts * uses[alike_of.ravel()[place_of], self.slot_of]
         self.uses[passing[place_of], 1:] = 0.0
+        self.uses[self.uses <= _SLACK] = 0.0
 
     def solve(self) -> bool:
         """Choose the share of each option, and of each job that can be stopped; return whether that succeeded."""
-        slots, unions = len(self.starts_s), _unions_of(self.sets)
-        within = np.array([[pools <= union for union in unions] for pools in self.sets])
-        pools = {pool: at for at, pool in enumerate(sorted(self.capacity))}
-        parts, held_by_pool = self._held(pools), np.zeros((len(self.running), len(pools)))
-        held_by_pool[parts.columns, parts.rows] = parts.values
-        of_unions = np.array([[float(pool in union) for union in unions] for pool in pools])
-        free, held = self._expected_free(parts), held_by_pool[self.stoppable] @ of_unions
-        column, slot = (self.uses > _SLACK).nonzero()
-        used, at = within[self.set_of[column]].nonzero()
-        part, row = held.nonzero()
-        rests = self.rests[self.stoppable]
+        unions = _unions_of(self.sets)
+        within = np.array([[float(pools <= union) for union in unions] for pools in self.sets])
+        pools, free = self.pools, self._expected_free()
         costs = np.array([float(self.running[each].stop_cost or 0.0) for each in self.stoppable])
         program = PackingProgram(
             worth=self.worth,
             group_of=self.kind_of,
-            uses=SparseRows(
-                rows=column[used],
-                columns=at * slots + slot[used],
-                values=self.uses[column, slot][used],
-                shape=(len(self.worth), len(unions) * slots),
-            ),
+            uses=SlottedRows(spread=within, group_of=self.set_of, parts=self.uses),
             counts=np.array([float(len(each.members)) for each in self.kinds]),
             release_cost=costs,
-            releases=SparseRows(
-                rows=np.repeat(part, slots),
-                columns=(row[:, None] * slots + np.arange(slots)).ravel(),
-                values=(held[part, row][:, None] * rests[part]).ravel(),
-                shape=(len(self.stoppable), len(unions) * slots),
-            ),
+            releases=self._releases(unions),
             capacity=np.concatenate([free[sorted(pools[pool] for pool in union)].sum(axis=0) for union in unions]),
         )
         # Of equal options the earliest is best, and of equal kinds the first: no other vertex is optimal.
@@ -224,17 +209,41 @@ class _LinearProgram:
         self.shares, self.stopped, self.bound = solved.units, solved.released, bound_at(program, solved.prices)
         return True
 
-    def _held(self, pools: Mapping[int, int]) -> SparseRows:
-        """Return what running jobs (columns) hold of each pool (rows, by their numbers in ``pools``)."""
-        held = [(pools[pool], at, part) for at, each in enumerate(self.running) for pool, part in each.amounts.items()]
-        entries = np.array(sorted(held)).reshape(-1, 3)
-        rows, columns = entries[:, :2].astype(np.intp).T
-        return SparseRows(rows=rows, columns=columns, values=entries[:, 2], shape=(len(pools), len(self.running)))
+    def _releases(self, unions: Sequence[frozenset[int]]) -> SlottedRows:
+        """Return what each job that can be stopped gives to each union of pools in each slot."""
+        spread = [np.array([float(pool in union) for union in unions]) for pool in self.pools]
+        group_of, amounts = list[int](), list[float]()
+        for held in (self.running[at].amounts for at in self.stoppable):
+            if len(held) == 1:
+                [(pool, amount)] = held.items()
+                group_of.append(self.pools[pool])
+                amounts.append(amount)
+            else:
+                group_of.append(len(spread))
+                amounts.append(1.0)
+                spread.append(
+                    sum((amount * spread[self.pools[pool]] for pool, amount in held.items()), 0.0 * spread[0])
+                )
+        parts = np.array(amounts)[:, None] * self.rests[self.stoppable]
+        return SlottedRows(spread=np.array(spread), group_of=np.array(group_of, dtype=np.intp), parts=parts)
 
-    def _expected_free(self, held: SparseRows) -> Floats:
+    def _held(self) -> SparseRows:
+        """Return what running jobs (columns) hold of each pool (rows, by their numbers in ``pools``)."""
+        amounts = [each.amounts for each in self.running]
+        rows = np.array([self.pools[pool] for each in amounts for pool in each], dtype=np.intp)
+        columns = np.repeat(np.arange(len(amounts)), [len(each) for each in amounts])
+        values, order = np.array([part for each in amounts for part in each.values()]), np.argsort(rows, kind="stable")
+        shape = (len(self.pools), len(amounts))
+        return SparseRows(rows=rows[order], columns=columns[order], values=values[order], shape=shape)
+
+    @property
+    def _room(self) -> Floats:
+        """The room of each pool, by its number in ``pools``."""
+        return np.array([self.capacity[pool] for pool in self.pools])
+
+    def _expected_free(self) -> Floats:
         """Return the room expected to be free in each pool at the start of each slot, shape ``(pools, T)``."""
-        capacity = np.array([self.capacity[pool] for pool in sorted(self.capacity)])
-        return np.maximum(np.stack([capacity - held.times(rests) for rests in self.rests.T], axis=1), 0.0)
+        return np.maximum(np.stack([self._room - self.held.times(rests) for rests in self.rests.T], axis=1), 0.0)
 
     # --------------------------------------------------------------------------------------------------------- rounding
     def rounded(self) -> ScheduleOfStarts:
@@ -320,15 +329,12 @@ class _LinearProgram:
 
     def _stops(self) -> list[int]:
         """Return the running jobs of which a part is stopped, those first of which most is."""
-        parts = {at: float(self.stopped[number]) for number, at in enumerate(self.stoppable)}
-        return sorted([at for at, part in parts.items() if part > LEAST_SHARE], key=lambda at: (-parts[at], at))
+        chosen = (self.stopped > LEAST_SHARE).nonzero()[0]
+        return [self.stoppable[number] for number in chosen[np.argsort(-self.stopped[chosen], kind="stable")].tolist()]
 
     def _free_now(self) -> dict[int, float]:
-        room = dict(self.capacity)
-        for each in self.running:
-            for pool, amount in each.amounts.items():
-                room[pool] -= amount
-        return room
+        free = self._room - self.held.times(np.ones(len(self.running)))
+        return dict(zip(self.pools, free.tolist(), strict=True))
 
     def _to_stop(self, stops: Sequence[int], pools: frozenset[int], lacks: float) -> list[int]:
         """Return which of ``stops`` make room for ``lacks`` in these pools; none if all of them do not."""
@@ -348,7 +354,7 @@ def expected_rests(running: Sequence[RunningJob], after_s: Floats) -> Floats:
     if not running:
         return np.zeros((0, len(after_s)))
     table, which = RunTimeTable.of_each([each.run_time for each in running])
-    ages_s, stretch = np.array([(each.age_s, each.stretch) for each in running]).T
+    ages_s, stretch = np.array([each.age_s for each in running]), np.array([each.stretch for each in running])
     return table.rests(which, ages_s, after_s, stretch)
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from hcloud.planner.plan_ahead.sparse_rows import Floats, Integers, SparseRows
+from hcloud.planner.plan_ahead.sparse_rows import Floats, Integers, SlottedRows, SparseRows
 
 Mask = NDArray[np.bool_]
 
@@ -44,13 +44,13 @@ class PackingProgram:
     """Of one unit of each option, shape ``(N,)``."""
     group_of: Integers
     """Group of each option, ascending, shape ``(N,)``."""
-    uses: SparseRows
+    uses: SparseRows | SlottedRows
     """What one unit of each option takes of each row, shape ``(N, R)``; none is negative."""
     counts: Floats
     """How many units each group takes at most, shape ``(G,)``."""
     release_cost: Floats
     """Of releasing each part of what is held, shape ``(K,)``."""
-    releases: SparseRows
+    releases: SparseRows | SlottedRows
     """What each gives to each row, shape ``(K, R)``; none is negative."""
     capacity: Floats
     """Of each row, shape ``(R,)``; none is negative."""
