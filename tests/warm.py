@@ -22,6 +22,7 @@ import tempfile
 import time
 from collections.abc import Mapping
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import BinaryIO
 
@@ -190,7 +191,7 @@ def _serve(program: str, orders: socket.socket) -> None:
                     return
                 order, far = json.loads(sent), socket.socket(fileno=files.pop())
                 if order["arguments"][:1] == ["daemon"]:
-                    importlib.import_module("hcloud.daemon")  # most commands never need it
+                    _prepare_daemons()
                 pid = os.fork()
                 if not pid:
                     for each in (ready, orders, far):
@@ -200,6 +201,16 @@ def _serve(program: str, orders: socket.socket) -> None:
                 ready.register(os.pidfd_open(pid), selectors.EVENT_READ, (pid, far))
                 for file in files:
                     os.close(file)
+
+
+@cache
+def _prepare_daemons() -> None:
+    """Import what only daemons need, and derive what each of them would derive at its first requests, in 0.2 s."""
+    importlib.import_module("hcloud.daemon")
+    for route in importlib.import_module("hcloud.api.app").api_routes():
+        route.matches({"type": "http", "method": "GET", "path": "/none", "root_path": ""})
+    gc.collect()
+    gc.freeze()
 
 
 def _send(far: socket.socket, number: int) -> None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import is_dataclass
+from functools import cache
 from typing import Any
 
 from fastapi import FastAPI
 from fastapi.routing import APIRoute
+from starlette.routing import BaseRoute
 
 from hcloud import __version__
 from hcloud.api import (
@@ -64,8 +66,6 @@ def build_app(context: ApiContext, tokens: TokenFile | None = None, pages: Pages
         description=DESCRIPTION,
         docs_url=None,  # that page loads scripts from other hosts
         redoc_url=None,
-        generate_unique_id_function=_operation_id,
-        responses=_ERRORS,
         redirect_slashes=False,
     )
     app.state.context, app.state.tokens = context, tokens
@@ -79,13 +79,23 @@ def build_app(context: ApiContext, tokens: TokenFile | None = None, pages: Pages
     )
     app.add_middleware(RequestMetrics, telemetry=context.telemetry)  # the last one added is the outermost
     errors.install(app, pages)
-    parts = (jobs, arrays, outputs, job_commands, schedules, forecasts, operations, drain, upload_chunks, uploads)
-    for part in parts:
-        app.include_router(part.router)
-    app.include_router(operations.probes)
+    app.router.routes.extend(api_routes())
     if pages is not None:
         pages.install(app)
     return app
+
+
+@cache
+def api_routes() -> tuple[BaseRoute, ...]:
+    """Return the routes that all applications of this process share: FastAPI takes 0.2 s to derive their models."""
+    template = FastAPI(
+        generate_unique_id_function=_operation_id, responses=_ERRORS, openapi_url=None, docs_url=None, redoc_url=None
+    )
+    parts = (jobs, arrays, outputs, job_commands, schedules, forecasts, operations, drain, upload_chunks, uploads)
+    for part in parts:
+        template.include_router(part.router)
+    template.include_router(operations.probes)
+    return tuple(template.routes)
 
 
 def _operation_id(route: APIRoute) -> str:
