@@ -1,17 +1,20 @@
 """Content of files, which flows from agents to the daemon as plain bytes, past the messages of the wire.
 
-An agent sends a part of an open file (:class:`FileRange`) in frames; the gateway passes each on as it came
-(:class:`ContentStream`), so that it holds one frame of each stream at a time. Between gateway and daemon it flows
-through a Unix socket beside that for messages: a connection for each request, which is a length (4 bytes, big-endian)
-and that many bytes; the answer is a length, a document, and content until the connection is closed.
+An agent sends a part of an open file (:class:`FileRange`), or what a process writes (:class:`PipeRange`), in frames;
+the gateway passes each on as it came (:class:`ContentStream`), so that it holds one frame of each stream at a time.
+Between gateway and daemon it flows through a Unix socket beside that for messages: a connection for each request, which
+is a length (4 bytes, big-endian) and that many bytes; the answer is a length, a document, and content until the
+connection is closed.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
+import select
 import socket
 import struct
+import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
@@ -21,6 +24,8 @@ from typing import IO, Any
 from hcloud.engine.channel import CONTENT_BYTES_MAX, FRAME_BYTES, MESSAGE_BYTES_MAX
 
 REQUEST_BYTES_MAX = 1 << 16
+STALLED_S = 1.0
+"""A frame of a pipe is sent as it is when nothing more came for so long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +55,94 @@ class FileRange:
 
     def read(self) -> bytes:
         """Return its content; it is closed then. Raises OSError."""
+        return b"".join(self.frames())
+
+
+class PipeReader:
+    """Reads what a process writes to a pipe, part by part, each in whichever thread. Safe in several threads."""
+
+    def __init__(self, pipe: IO[bytes], offset: int) -> None:
+        """``pipe``: without a buffer; closed by :meth:`close`. ``offset``: of its first byte in the whole."""
+        self._pipe, self._offset = pipe, offset
+        self._lock, self._is_read, self._is_closed = threading.Lock(), False, False
+
+    @property
+    def offset(self) -> int | None:
+        """The offset of what is read next; None while a part is being read, or once it is closed."""
+        with self._lock:
+            return None if self._is_read or self._is_closed else self._offset
+
+    def is_at_end(self) -> bool:
+        """Return whether all is read, and nothing writes to it any more."""
+        with self._lock:
+            return not self._is_closed and not self._is_read and self._events(0.0) == select.POLLHUP
+
+    def frames(self, limit: int) -> Iterator[bytes]:
+        """Yield what comes, at most ``limit`` bytes, until nothing does for STALLED_S; all but the last are full."""
+        with self._lock:
+            if self._is_read or self._is_closed:
+                return
+            self._is_read = True
+        last = b""
+        try:
+            while limit > 0:
+                frame = self._frame(min(FRAME_BYTES, limit))
+                limit -= len(frame)
+                if limit <= 0 or len(frame) < FRAME_BYTES:
+                    last = frame
+                    break
+                yield frame
+        finally:
+            self._end_reading()
+        if last:  # now: the next part may be asked for before this returns
+            yield last
+
+    def _end_reading(self) -> None:
+        with self._lock:
+            self._is_read = False
+            if self._is_closed:
+                self._pipe.close()
+
+    def _frame(self, size_bytes: int) -> bytes:
+        """Return so many bytes, or fewer if the pipe is at its end or stalled."""
+        frame, filled = bytearray(size_bytes), 0
+        with memoryview(frame) as view:
+            while filled < size_bytes and self._events(STALLED_S) and not self._is_closed:
+                if not (count := os.readv(self._pipe.fileno(), [view[filled:]])):
+                    break
+                filled += count
+        self._offset += filled
+        return bytes(frame) if filled == size_bytes else bytes(frame[:filled])
+
+    def _events(self, within_s: float) -> int:
+        poll = select.poll()
+        poll.register(self._pipe.fileno(), select.POLLIN)
+        found = poll.poll(1000 * within_s)
+        return found[0][1] if found else 0
+
+    def close(self) -> None:
+        """Close the pipe, or have it closed by what reads it."""
+        with self._lock:
+            self._is_closed = True
+            if not self._is_read:
+                self._pipe.close()
+
+
+@dataclass(frozen=True, slots=True)
+class PipeRange:
+    """What a pipe brings next."""
+
+    reader: PipeReader
+    limit: int
+    size_bytes: int = -1
+    """Not known."""
+
+    def frames(self) -> Iterator[bytes]:
+        """Yield its content; all frames but the last are full."""
+        return self.reader.frames(self.limit)
+
+    def read(self) -> bytes:
+        """Return its content."""
         return b"".join(self.frames())
 
 
@@ -118,7 +211,7 @@ async def serve(path: Path, answer: Callable[[bytes], AsyncGenerator[bytes, None
     return await asyncio.start_unix_server(serve_one, path)
 
 
-async def send(call: Any, answer: bytes, content: FileRange) -> None:
+async def send(call: Any, answer: bytes, content: FileRange | PipeRange) -> None:
     """Send an answer and its content over an open call, each frame once there is room for it. Raises OSError."""
     await call.write(answer)
     frames = content.frames()

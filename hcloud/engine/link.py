@@ -28,7 +28,7 @@ from hcloud.engine import metadata
 from hcloud.engine.bootstrap import Bootstrap, load_bootstrap
 from hcloud.engine.changes import DirectoryWatch
 from hcloud.engine.channel import CONNECT, CONTENT, CONTENT_BYTES_MAX, agent_options
-from hcloud.engine.content import FileRange, send
+from hcloud.engine.content import FileRange, PipeRange, send
 from hcloud.engine.cpu_report import read_topology, usable_cpus
 from hcloud.engine.credential import Credential
 from hcloud.engine.gpus import find_gpus
@@ -386,7 +386,7 @@ class AgentLink:
         self._changes.wake_unwatched()
         message = pb.FromAgent()
         message.answer.number = command.number
-        if isinstance(content, FileRange):
+        if isinstance(content, FileRange | PipeRange):
             if request.get("streams"):
                 message.answer.document = _document({**answer, "bytes": content.size_bytes})
                 await self._send(message.answer, content)
@@ -397,7 +397,7 @@ class AgentLink:
             message.answer.content = content
         await self._outgoing.put(message)
 
-    async def _send(self, answer: Any, content: FileRange) -> None:
+    async def _send(self, answer: Any, content: FileRange | PipeRange) -> None:
         """Send an answer with its content past the messages; what does not arrive is asked for again."""
         with suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError, OSError):
             await send(self._open_content(), answer.SerializeToString(), content)

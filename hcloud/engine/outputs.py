@@ -1,11 +1,12 @@
 """Files of a unit that its job wants back, or its next attempt needs, packed on its machine and read in pieces.
 
 ``python -m hcloud.engine.outputs`` packs. It is a process of its own, as the unit's user, so that it can read nothing
-that the unit could not, and begins when the daemon first asks. It can be killed and begun anew at any time: an archive
-appears whole, by renames, next to ``root/``:
+that the unit could not, and begins when the daemon first asks. It can be killed and begun anew at any time.
 
-    outputs.tar      what an ended unit leaves behind: nothing of it runs, so files do not change while they are packed
-    outputs.json     its :class:`OutputsManifest`
+What an ended unit leaves behind is sent while it is packed, and lies on no disk on its way: nothing of the unit runs,
+so packed anew it is the same, and goes on at any byte. The rest appears whole, by renames, next to ``root/``:
+
+    outputs.json     the :class:`OutputsManifest` of what an ended unit leaves behind, once all was packed
     listing.tar      the names of files that are to go to buckets, a JSON object per line, and listing.json
     checkpoint.tar   what a running unit keeps for its next attempt, packed once it has not changed for a moment, and
     checkpoint.json  again if it changed meanwhile; its manifest has a number: that of the request it was packed for
@@ -13,6 +14,8 @@ appears whole, by renames, next to ``root/``:
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import glob
 import hashlib
 import itertools
@@ -26,13 +29,13 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict
-from io import BufferedReader
+from io import BufferedReader, UnsupportedOperation
 from pathlib import Path
 from typing import IO, Any
 
 from hcloud.core.files import EarlyWriteback
 from hcloud.engine import launch
-from hcloud.engine.content import FileRange
+from hcloud.engine.content import FileRange, PipeRange, PipeReader
 from hcloud.engine.unit import Unit, sync_directory, write_json
 from hcloud.provider import OutputsManifest
 
@@ -43,6 +46,8 @@ NAMES_IN_NOTE = 3
 TRIES_MAX = 3
 """So often packing may be killed, by lack of memory for instance, until the unit's outputs are given up."""
 COPY_BYTES = 256 << 10  # stays in a core's cache while it is hashed and written
+PIPE_BYTES = 1 << 20  # the most that any user may have
+SPLICED_BYTES_MIN = 64 << 10  # less is copied, as a pipe holds few parts
 SETTLED_S, SETTLING_S, LOOK_S = 0.5, 20.0, 0.1
 """What has not changed for the first time is packed, and after the second one, or half of the time between two
 checkpoints if that is less, whatever is there; looked at this often."""
@@ -58,23 +63,54 @@ class UnitOutputs:
         self._limit_bytes, self._root = limit_bytes, root
         self._packing: dict[tuple[str, str], tuple[subprocess.Popen[bytes], int]] = {}
         """By unit and kind, the process that packs, and for which number."""
+        self._sent: dict[str, tuple[subprocess.Popen[bytes], PipeReader]] = {}
+        """By unit, the process that packs its outputs while they are sent."""
         self._tries: dict[tuple[str, str], int] = {}
 
     def read(self, unit: Unit, offset: int, limit: int) -> dict[str, Any]:
-        """Return a piece of an ended unit's outputs on the wire, its content a FileRange or nothing.
+        """Return a piece of an ended unit's outputs on the wire, its content a PipeRange or nothing.
 
-        Without a manifest it is not packed yet: ask again. What is packed so far comes already then, as nothing of the
-        unit runs: packed anew it would be the same.
+        The manifest comes after all content; without it, more is to be asked for.
         """
+        self._record_sent(unit)
         found = unit.read(f"{OUTPUTS}.json")
-        if found is None and unit.ended:
-            self._pack(unit, OUTPUTS, 0)
+        if unit.ended and (found is None or offset < found["bytes"]):
+            reader = self._reader(unit, offset)
+            if reader is not None:
+                return {"content": PipeRange(reader, limit), "next_offset": offset, "end": False, "manifest": None}
             found = unit.read(f"{OUTPUTS}.json")
-        if found is None and (unit.id, OUTPUTS) in self._packing:
-            with suppress(FileNotFoundError):
-                packed = FileRange.of(unit.path / f".{OUTPUTS}.tar", offset, limit)
-                return {"content": packed, "next_offset": packed.end, "end": False, "manifest": None}
-        return _piece(unit, OUTPUTS, found, offset, limit)
+        return {"content": b"", "next_offset": offset, "end": found is not None, "manifest": found}
+
+    def _reader(self, unit: Unit, offset: int) -> PipeReader | None:
+        """Return what brings an ended unit's outputs from a byte on; None: there are none, which is recorded."""
+        if unit.id in self._sent and self._sent[unit.id][1].offset == offset:
+            return self._sent[unit.id][1]
+        self._stop_sending(unit.id)
+        asked = self._asked(unit, OUTPUTS, 0)
+        if asked is None:
+            return None
+        reads, writes = os.pipe2(os.O_CLOEXEC)
+        with suppress(OSError):  # there is little memory for pipes: it is slower then
+            fcntl.fcntl(writes, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
+        with os.fdopen(writes, "wb", buffering=0) as archive, _new(unit.path / f".{OUTPUTS}.json") as manifest:
+            process = _packer({**asked, "skip_bytes": offset}, archive, manifest)
+        reader = PipeReader(os.fdopen(reads, "rb", buffering=0), offset)
+        self._sent[unit.id] = process, reader
+        return reader
+
+    def _record_sent(self, unit: Unit) -> None:
+        """Record what was packed and sent, if all was; one that was killed is tried again, not too often."""
+        process, reader = self._sent.get(unit.id, (None, None))
+        if process is not None and reader is not None and reader.is_at_end():
+            process.wait()  # it closed its end of the pipe
+            self._stop_sending(unit.id)
+            if (packed := self._packed(unit, OUTPUTS, process.returncode)) is not None:
+                _write_manifest(unit, OUTPUTS, packed, 0)
+
+    def _stop_sending(self, unit_id: str) -> None:
+        if (sent := self._sent.pop(unit_id, None)) is not None:
+            sent[1].close()
+            _end(sent[0])
 
     def read_listing(self, unit: Unit, offset: int, limit: int) -> dict[str, Any]:
         """Return a piece of the list of an ended unit's files that are to go to buckets."""
@@ -103,54 +139,76 @@ class UnitOutputs:
         if process.poll() is None:
             return
         del self._packing[unit.id, kind]
-        tries = self._tries[unit.id, kind] = self._tries.get((unit.id, kind), 0) + 1
-        packed = unit.read(f".{kind}.json") if process.returncode == 0 else None
-        if packed is None and tries < TRIES_MAX:
-            return
-        self._tries.pop((unit.id, kind))
+        packed = self._packed(unit, kind, process.returncode)
         if packed is None:
-            packed = asdict(OutputsManifest(note=f"its {kind} could not be packed: code {process.returncode}"))
+            return
         if packed["bytes"]:
             (unit.path / f".{kind}.tar").rename(unit.path / f"{kind}.tar")
             sync_directory(unit.path)
         _write_manifest(unit, kind, packed, packed_for)
 
+    def _packed(self, unit: Unit, kind: str, returncode: int) -> dict[str, Any] | None:
+        """Return the manifest of a process that ended, or that it is given up; None: it is to be tried again."""
+        tries = self._tries[unit.id, kind] = self._tries.get((unit.id, kind), 0) + 1
+        packed = unit.read(f".{kind}.json") if returncode == 0 else None
+        if packed is None and tries < TRIES_MAX:
+            return None
+        self._tries.pop((unit.id, kind))
+        return packed or asdict(OutputsManifest(note=f"its {kind} could not be packed: code {returncode}"))
+
     def _begin(self, unit: Unit, kind: str, number: int) -> None:
+        asked = self._asked(unit, kind, number)
+        if asked is not None:
+            with _new(unit.path / f".{kind}.tar") as archive, _new(unit.path / f".{kind}.json") as manifest:
+                self._packing[unit.id, kind] = _packer(asked, archive, manifest), number
+
+    def _asked(self, unit: Unit, kind: str, number: int) -> dict[str, Any] | None:
+        """Return what is asked of the process that packs; None: there is nothing to pack, which is recorded."""
         spec = unit.read("spec.json") or {}
         wanted = spec.get("unit", {}).get("bucket_outputs" if kind == LISTING else kind)
         patterns = [glob.escape(wanted["path"])] if kind == CHECKPOINT and wanted else wanted or []
         if not patterns or not (unit.path / "root" / "job").is_dir():
             note = "it ended before it had a work directory" if patterns else ""
             _write_manifest(unit, kind, asdict(OutputsManifest(note=note)), number)
-            return
+            return None
         if kind == CHECKPOINT and wanted["signal"]:
             unit.request_checkpoint(number)
         changes = kind == CHECKPOINT and not unit.ended
-        asked = {
+        return {
             "folder": str(unit.path / "root" / "job"),
             "patterns": patterns,
             "limit_bytes": self._limit_bytes,
             "uid": spec["uid"] if self._root else None,
             "settles_within_s": min(SETTLING_S, wanted["every_s"] / 2) if changes else None,
             "lists": kind == LISTING,
+            "skip_bytes": 0,
         }
-        without_site = ["-S"] if sys.flags.no_site else []
-        command = [sys.executable, *without_site, "-W", "ignore", "-m", "hcloud.engine.outputs"]
-        with _new(unit.path / f".{kind}.tar") as archive, _new(unit.path / f".{kind}.json") as manifest:
-            process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=archive, stderr=manifest)
-        assert process.stdin is not None
-        with process.stdin as pipe:
-            pipe.write(json.dumps(asked).encode())
-        self._packing[unit.id, kind] = process, number
 
     def forget(self, unit_ids: Sequence[str]) -> None:
         """Let go of what is known of units."""
         for key in [(unit_id, kind) for unit_id in unit_ids for kind in (OUTPUTS, CHECKPOINT, LISTING)]:
             process, _ = self._packing.pop(key, (None, 0))
             if process is not None:
-                process.kill()
-                process.wait()
+                _end(process)
             self._tries.pop(key, None)
+        for unit_id in unit_ids:
+            self._stop_sending(unit_id)
+
+
+def _packer(asked: dict[str, Any], archive: IO[bytes], manifest: IO[bytes]) -> subprocess.Popen[bytes]:
+    """Start a process that packs what is asked."""
+    without_site = ["-S"] if sys.flags.no_site else []
+    command = [sys.executable, *without_site, "-W", "ignore", "-m", "hcloud.engine.outputs"]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=archive, stderr=manifest)
+    assert process.stdin is not None
+    with process.stdin as pipe:
+        pipe.write(json.dumps(asked).encode())
+    return process
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    process.kill()
+    process.wait()
 
 
 def _piece(unit: Unit, kind: str, found: dict[str, Any] | None, offset: int, limit: int) -> dict[str, Any]:
@@ -176,47 +234,98 @@ class _TooLarge(Exception):
     """More than the limit was to be written."""
 
 
-class _Hashing:
-    """Writes through, counts and hashes; raises _TooLarge beyond the limit."""
+class _Archive:
+    """Writes to a file or a pipe, counts and hashes; raises _TooLarge beyond the limit."""
 
-    def __init__(self, file: IO[bytes], limit_bytes: int) -> None:
-        self._file, self._limit_bytes, self.count, self.digest = file, limit_bytes, 0, hashlib.sha256()
-        self._writeback = EarlyWriteback(file)
+    def __init__(self, file: IO[bytes], limit_bytes: int, skip_bytes: int = 0) -> None:
+        """``skip_bytes``: so much at the beginning is hashed, and not written."""
+        self._file, self._limit_bytes, self._skip_bytes = file, limit_bytes, skip_bytes
+        self.count, self.digest = 0, hashlib.sha256()
+        self._splices = is_pipe = _is_pipe(file)
+        self._writeback = None if is_pipe else EarlyWriteback(file)
+        self._buffer = memoryview(bytearray(COPY_BYTES))
 
-    def write(self, content: bytes) -> int:
-        self.count += len(content)
+    def write(self, content: bytes) -> None:
+        """Write all of ``content``."""
+        if new := self._hash(memoryview(content)):
+            self._file.write(content[-new:])
+
+    def copy(self, file: int, size_bytes: int) -> None:
+        """Write so much of an open file. Raises OSError: it is shorter."""
+        for offset in range(0, size_bytes, COPY_BYTES):
+            content = self._buffer[: min(COPY_BYTES, size_bytes - offset)]
+            if os.preadv(file, [content], offset) < len(content):
+                raise _became_shorter()
+            new, end = self._hash(content), offset + len(content)
+            spliced = self._splice(file, end - new, new) if self._splices and new >= SPLICED_BYTES_MIN else 0
+            if spliced < new:
+                self._file.write(content[len(content) - new + spliced :])
+            if self._writeback is not None:
+                self._writeback.note_size(self.count)
+
+    def _hash(self, content: memoryview) -> int:
+        """Count and hash; return how many bytes of it, the last ones, are to be written."""
+        before, self.count = self.count, self.count + len(content)
         if self.count > self._limit_bytes:
             raise _TooLarge
         self.digest.update(content)
-        self._writeback.note_size(self.count)
-        return self._file.write(content)
+        return max(0, self.count - max(before, self._skip_bytes))
 
-    def tell(self) -> int:
-        """Return how many bytes were written."""
-        return self.count
+    def _splice(self, file: int, offset: int, size_bytes: int) -> int:
+        """Have the kernel put a part of a file into the pipe, without copying it; return how much it did."""
+        self._file.flush()
+        spliced = 0
+        while spliced < size_bytes:
+            try:
+                count = os.splice(file, self._file.fileno(), size_bytes - spliced, offset_src=offset + spliced)
+            except OSError as error:
+                if error.errno != errno.EINVAL:
+                    raise
+                self._splices = False  # the file system cannot
+                break
+            if count == 0:
+                raise _became_shorter()
+            spliced += count
+        return spliced
 
 
-def pack(folder: Path, patterns: Sequence[str], archive: IO[bytes], limit_bytes: int) -> OutputsManifest:
+def _became_shorter() -> OSError:
+    return OSError(errno.EIO, "a file became shorter while it was packed")
+
+
+def _is_pipe(file: IO[bytes]) -> bool:
+    try:
+        return stat.S_ISFIFO(os.fstat(file.fileno()).st_mode)
+    except UnsupportedOperation:
+        return False
+
+
+def pack(
+    folder: Path, patterns: Sequence[str], archive: IO[bytes], limit_bytes: int, skip_bytes: int = 0
+) -> OutputsManifest:
     """Write the files of ``folder`` that match a pattern as a tar, and return what was written.
 
     Patterns are relative (``*``, ``?``, ``[...]``, ``**`` for any folders); a folder stands for all that is in it.
     Links and what lies behind them are left out, and special files. Too large: nothing counts, and the note says so.
+    ``skip_bytes``: so much at the beginning of the tar is not written. Raises OSError: a file became shorter.
     """
-    written, files, notes = _Hashing(archive, limit_bytes), 0, list[str]()
+    written, files, notes = _Archive(archive, limit_bytes, skip_bytes), 0, list[str]()
     found, unmatched, skipped = _matching(folder, patterns)
     if unmatched:
         notes.append(f"nothing matched {_some(unmatched)}")
+    if len(found) > FILES_MAX:
+        notes.append(f"only the first {FILES_MAX} files were kept")
+        found = found[:FILES_MAX]
     try:
-        # Not "w|", which gathers blocks by copying them again and again.
-        with tarfile.open(fileobj=written, mode="w", format=tarfile.PAX_FORMAT, copybufsize=COPY_BYTES) as tar:  # type: ignore[call-overload]
-            for name in found:
-                if files >= FILES_MAX:
-                    notes.append(f"only the first {FILES_MAX} files were kept")
-                    break
-                if _add(tar, folder, name):
-                    files += 1
-                else:
-                    skipped.append(name)
+        if sum(size for _, _, size, _ in _states(folder, found)) > limit_bytes:
+            raise _TooLarge
+        for name in found:
+            if _add(written, folder, name):
+                files += 1
+            else:
+                skipped.append(name)
+        written.write(bytes(2 * tarfile.BLOCKSIZE))
+        written.write(bytes(-written.count % tarfile.RECORDSIZE))
     except _TooLarge:
         note = f"its outputs are larger than {limit_bytes >> 20} MiB (engine.max_outputs_mib), so none is kept"
         return OutputsManifest(note=note)
@@ -234,7 +343,7 @@ def list_files(folder: Path, patterns: Sequence[str], listing: IO[bytes], limit_
     ``pattern`` is the pattern's index, ``path`` the file, ``name`` what follows the pattern's folder, ``bytes`` and
     ``md5`` (hexadecimal) its content, as stores of objects compare it. Left out: as :func:`pack`.
     """
-    written, files, notes, left_out = _Hashing(listing, limit_bytes), 0, list[str](), list[str]()
+    written, files, notes, left_out = _Archive(listing, limit_bytes), 0, list[str](), list[str]()
     for index, pattern in enumerate(patterns):
         found, unmatched, skipped = _matching(folder, [pattern])
         if unmatched:
@@ -322,12 +431,14 @@ def pack_settled(
 
 def _state(folder: Path, patterns: Sequence[str]) -> list[tuple[str, int, int, int]]:
     """Return what shows whether files changed: name, number, size and time of each."""
-    found = list[tuple[str, int, int, int]]()
-    for name in _matching(folder, patterns)[0]:
+    return list(_states(folder, _matching(folder, patterns)[0]))
+
+
+def _states(folder: Path, names: Sequence[str]) -> Iterator[tuple[str, int, int, int]]:
+    for name in names:
         with suppress(OSError):
             state = os.lstat(folder / name)
-            found.append((name, state.st_ino, state.st_size, state.st_mtime_ns))
-    return found
+            yield name, state.st_ino, state.st_size, state.st_mtime_ns
 
 
 def _matching(folder: Path, patterns: Sequence[str]) -> tuple[list[str], list[str], list[str]]:
@@ -359,7 +470,7 @@ def _below(folder: Path, name: str) -> Iterator[str]:
             yield os.path.relpath(os.path.join(path, each), folder)
 
 
-def _add(tar: tarfile.TarFile, folder: Path, name: str) -> bool:
+def _add(archive: _Archive, folder: Path, name: str) -> bool:
     """Add one regular file; return whether it was."""
     file = _opened(folder / name)
     if file is None:
@@ -369,7 +480,9 @@ def _add(tar: tarfile.TarFile, folder: Path, name: str) -> bool:
         member = tarfile.TarInfo(name)
         member.size, member.mtime = state.st_size, int(state.st_mtime)
         member.mode = 0o755 if state.st_mode & 0o111 else 0o644
-        tar.addfile(member, file)
+        archive.write(member.tobuf(tarfile.PAX_FORMAT))
+        archive.copy(file.fileno(), member.size)
+        archive.write(bytes(-member.size % tarfile.BLOCKSIZE))
     return True
 
 
@@ -385,13 +498,15 @@ def main() -> int:
     if asked["uid"] is not None:
         launch.become_user(asked["uid"])
     launch.die_with_parent()  # afterwards: another user takes that back
-    files = Path(), asked["patterns"], sys.stdout.buffer, asked["limit_bytes"]
+    archive = sys.stdout.buffer
+    files = Path(), asked["patterns"], archive, asked["limit_bytes"]
     if asked["settles_within_s"] is not None:
         manifest = pack_settled(*files, asked["settles_within_s"])
     else:
-        manifest = list_files(*files) if asked["lists"] else pack(*files)
-    sys.stdout.buffer.flush()
-    os.fsync(sys.stdout.fileno())
+        manifest = list_files(*files) if asked["lists"] else pack(*files, asked["skip_bytes"])
+    archive.flush()
+    if not _is_pipe(archive):
+        os.fsync(archive.fileno())
     sys.stderr.write(json.dumps(asdict(manifest)))
     return 0
 

@@ -9,6 +9,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import lru_cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
@@ -59,8 +60,15 @@ class FakeGcs:
         return {"client_email": "hcloud@test.example", "token_uri": f"{self.address}/token", "private_key": pem}
 
     @staticmethod
+    @lru_cache(maxsize=4)
     def generation(content: bytes) -> str:
         return str(int(hashlib.sha256(content).hexdigest()[:8], 16))
+
+    @staticmethod
+    @lru_cache(maxsize=4)
+    def md5(content: bytes) -> str:
+        """Return the MD5 of an object as its store knows it, computed once."""
+        return base64.b64encode(hashlib.md5(content).digest()).decode()
 
     def is_signed(self, method: str, path: str, query: dict[str, str], headers: Any) -> bool:
         """Return whether a URL was signed with our key, as Google checks it."""
@@ -147,7 +155,7 @@ class _GcsHandler(BaseHTTPRequestHandler):
         query = {name: values[0] for name, values in parse_qs(url.query, keep_blank_values=True).items()}
         bucket, _, name = unquote(url.path).lstrip("/").partition("/")
         least, _, most = self.headers["x-goog-content-length-range"].partition(",")
-        md5 = base64.b64encode(hashlib.md5(content).digest()).decode()
+        md5 = self.store.md5(content)
         if not self.store.is_signed("PUT", url.path, query, self.headers):
             self.answer(403, b"no")
         elif md5 != self.headers["Content-MD5"] or not int(least) <= len(content) <= int(most):
@@ -166,7 +174,7 @@ class _GcsHandler(BaseHTTPRequestHandler):
                 "bucket": bucket,
                 "size": str(len(content)),
                 "generation": self.store.generation(content),
-                "md5Hash": base64.b64encode(hashlib.md5(content).digest()).decode(),
+                "md5Hash": self.store.md5(content),
             }
             for (each, name), content in sorted(self.store.objects.items())
             if each == bucket and name.startswith(prefix)

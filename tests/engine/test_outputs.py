@@ -1,17 +1,21 @@
 """What a unit leaves is packed on its machine as its user, whole or not at all, and nothing from beside its folder."""
 
+import errno
 import hashlib
 import io
 import os
 import signal
 import tarfile
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from hcloud.engine.outputs import CHANGES_MAX, LOOK_S, OUTPUTS, SETTLED_S, TRIES_MAX, UnitOutputs, pack, pack_settled
+from hcloud.core.files import EarlyWriteback
+from hcloud.engine.channel import FRAME_BYTES
+from hcloud.engine.outputs import CHANGES_MAX, LOOK_S, SETTLED_S, TRIES_MAX, UnitOutputs, pack, pack_settled
 from hcloud.engine.unit import Unit, write_json
 from hcloud.provider import OutputsManifest
 from tests.machine import needs_root
@@ -112,52 +116,153 @@ def unit(folder: Path) -> Unit:
     return unit
 
 
-def asked(outputs: UnitOutputs, unit: Unit, until: Callable[[dict[str, Any]], object]) -> dict[str, Any]:
-    """The first answer that is as wanted."""
-    answers = list[dict[str, Any]]()
+def sent(outputs: UnitOutputs, unit: Unit, offset: int = 0, limit: int = MIB) -> tuple[bytes, dict[str, Any]]:
+    """What is sent from a byte on, and the manifest after it."""
+    content, answer = b"", dict[str, Any]()
 
-    def right() -> bool:
-        answers.append(outputs.read(unit, 0, MIB))
-        return bool(until(answers[-1]))
+    def came() -> bool:
+        nonlocal content, answer
+        answer = outputs.read(unit, offset + len(content), limit)
+        if answer["manifest"] is None:
+            content += answer["content"].read()
+        return answer["end"] is True
 
-    wait_until(right, 60.0)
-    return answers[-1]
+    wait_until(came, 60.0)
+    return content, answer["manifest"]
 
 
 def test_nothing_is_packed_before_the_unit_has_ended(unit: Unit) -> None:
     (unit.path / "exit.json").unlink()
     outputs = UnitOutputs(MIB, root=False)
     assert outputs.read(unit, 0, MIB) == {"content": b"", "next_offset": 0, "end": False, "manifest": None}
-    assert not outputs._packing
+    assert not outputs._sent
 
 
-def test_an_archive_is_read_in_pieces_also_by_a_link_that_did_not_pack_it(unit: Unit) -> None:
-    whole = asked(UnitOutputs(MIB, root=False), unit, lambda answer: answer["manifest"])
-    assert whole["manifest"]["files"] == 3 and whole["end"]
-    other, content = UnitOutputs(MIB, root=False), b""
-    while len(content) < whole["manifest"]["bytes"]:
-        piece = other.read(unit, len(content), 1000)
-        content += piece["content"].read()
-        assert piece["end"] == (len(content) == whole["manifest"]["bytes"])
-    assert content == whole["content"].read()
+@pytest.fixture
+def large(unit: Unit) -> Unit:
+    """A unit that left more than a pipe holds, partly in files that are spliced and partly in such as are copied."""
+    results = unit.path / "root" / "job" / "results"
+    for number in range(40):
+        (results / f"small-{number}").write_bytes(os.urandom(1000 * number))
+    for number in range(4):
+        (results / f"large-{number}").write_bytes(os.urandom(MIB + number))
+    return unit
 
 
-def test_killed_packing_begins_anew_and_is_given_up_after_some_tries(unit: Unit) -> None:
-    outputs = UnitOutputs(MIB, root=False)
+LARGE = 8 * MIB
+
+
+def test_outputs_are_sent_while_they_are_packed_and_lie_nowhere_else(large: Unit) -> None:
+    content, manifest = sent(UnitOutputs(LARGE, root=False), large)
+    assert (len(content), hashlib.sha256(content).hexdigest()) == (manifest["bytes"], manifest["sha256"])
+    with tarfile.open(fileobj=io.BytesIO(content)) as tar:
+        found = {each.name: tar.extractfile(each).read() for each in tar}  # type: ignore[union-attr]
+    results = large.path / "root" / "job" / "results"
+    files = [each for each in results.rglob("*") if each.is_file()]
+    assert found == {f"results/{each.relative_to(results)}": each.read_bytes() for each in files}
+    assert manifest["files"] == len(files) == 47
+    assert not any(each.stat().st_size > 10_000 for each in large.path.iterdir() if each.is_file())
+
+
+@pytest.mark.parametrize("offset", [1, 512, 700_000, 3 * MIB + 17, -1, 0])
+def test_sending_goes_on_at_any_byte_by_another_link_that_did_not_begin_it(large: Unit, offset: int) -> None:
+    content, manifest = sent(UnitOutputs(LARGE, root=False), large)
+    offset %= len(content)
+    assert sent(UnitOutputs(LARGE, root=False), large, offset) == (content[offset:], manifest)
+    (large.path / "outputs.json").unlink()
+    assert sent(UnitOutputs(LARGE, root=False), large, offset) == (content[offset:], manifest)
+
+
+def test_what_was_lost_on_its_way_is_sent_again(large: Unit) -> None:
+    outputs = UnitOutputs(LARGE, root=False)
+    lost = outputs.read(large, 0, LARGE)["content"].frames()
+    next(lost)
+    again = outputs.read(large, 0, LARGE)["content"].frames()  # while the first is being read
+    content = next(again)
+    with pytest.raises(StopIteration):
+        next(lost)
+    rest, manifest = sent(outputs, large, len(content))
+    assert hashlib.sha256(content + rest).hexdigest() == manifest["sha256"]
+    assert sent(outputs, large, len(content)) == (rest, manifest)  # all was sent, and its end was lost
+    outputs.forget([large.id])
+
+
+def test_the_next_part_may_be_asked_for_as_soon_as_the_last_frame_of_one_came(large: Unit) -> None:
+    outputs = UnitOutputs(LARGE, root=False)
+    first, content = outputs.read(large, 0, FRAME_BYTES + 5)["content"].frames(), b""
+    process, _ = outputs._sent[large.id]
+    while len(content) < FRAME_BYTES + 5:
+        content += next(first)
+    rest, manifest = sent(outputs, large, len(content))
+    assert hashlib.sha256(content + rest).hexdigest() == manifest["sha256"]
+    assert process.returncode == 0  # no other one was begun
+
+
+def test_killed_packing_begins_anew_and_is_given_up_after_some_tries(large: Unit) -> None:
+    outputs, content = UnitOutputs(LARGE, root=False), b""
     for _ in range(TRIES_MAX):
-        outputs.read(unit, 0, MIB)
-        process, _ = outputs._packing[unit.id, OUTPUTS]
-        process.send_signal(signal.SIGSTOP)
+        reader = outputs.read(large, len(content), MIB)["content"]
+        content += reader.read()
+        process, _ = outputs._sent[large.id]
         process.kill()
         process.wait()
-        before = outputs.read(unit, 0, MIB)["manifest"]
+        content += reader.read() + reader.read()  # what it had written
+        before = outputs.read(large, len(content), MIB)["manifest"]
     assert before is not None and before["note"] == "its outputs could not be packed: code -9"
 
-    (unit.path / "outputs.json").unlink()
-    outputs = UnitOutputs(MIB, root=False)
-    outputs.read(unit, 0, MIB)
-    outputs._packing[unit.id, OUTPUTS][0].kill()
-    assert asked(outputs, unit, lambda answer: answer["manifest"])["manifest"]["files"] == 3
+    (large.path / "outputs.json").unlink()
+    outputs = UnitOutputs(LARGE, root=False)
+    content = outputs.read(large, 0, MIB)["content"].read()
+    outputs._sent[large.id][0].kill()
+    rest, manifest = sent(outputs, large, len(content))
+    assert hashlib.sha256(content + rest).hexdigest() == manifest["sha256"]
+
+
+def test_outputs_that_are_too_large_are_not_sent_at_all(large: Unit) -> None:
+    content, manifest = sent(UnitOutputs(MIB, root=False), large)
+    assert content == b"" and manifest["bytes"] == 0 and "larger than 1 MiB" in manifest["note"]
+
+
+def test_a_stalled_process_delays_no_answer_for_long(large: Unit) -> None:
+    outputs = UnitOutputs(LARGE, root=False)
+    content = outputs.read(large, 0, MIB)["content"].read()
+    process, _ = outputs._sent[large.id]
+    process.send_signal(signal.SIGSTOP)
+    while piece := outputs.read(large, len(content), MIB)["content"].read():  # what it had written
+        content += piece
+    process.send_signal(signal.SIGCONT)
+    rest, manifest = sent(outputs, large, len(content))
+    assert hashlib.sha256(content + rest).hexdigest() == manifest["sha256"]
+    assert process.returncode == 0  # it went on
+
+
+def test_forgotten_units_leave_no_process(large: Unit) -> None:
+    outputs = UnitOutputs(LARGE, root=False)
+    outputs.read(large, 0, MIB)["content"].read()
+    process, _ = outputs._sent[large.id]
+    outputs.forget([large.id])
+    assert process.returncode is not None and not outputs._sent
+
+
+@pytest.mark.parametrize("splices", [True, False])
+def test_pipes_are_written_also_where_the_file_system_cannot_splice(
+    large: Unit, monkeypatch: pytest.MonkeyPatch, splices: bool
+) -> None:
+    def refused(*_: object, **__: object) -> int:
+        raise OSError(errno.EINVAL, "no splice here")
+
+    if not splices:
+        monkeypatch.setattr(os, "splice", refused)
+    monkeypatch.setattr(EarlyWriteback, "EVERY_BYTES", 1)
+    reads, writes = os.pipe2(os.O_CLOEXEC)
+    content = list[bytes]()
+    with os.fdopen(reads, "rb") as reader, os.fdopen(writes, "wb") as writer:
+        reading = threading.Thread(target=lambda: content.append(reader.read()))
+        reading.start()
+        manifest = pack(large.path / "root" / "job", ["results"], writer, LARGE)
+        writer.close()
+        reading.join()
+    assert hashlib.sha256(content[0]).hexdigest() == manifest.sha256
 
 
 def test_unit_without_a_work_directory_left_nothing(unit: Unit) -> None:
@@ -174,8 +279,8 @@ def test_packing_reads_nothing_that_the_unit_s_user_could_not(unit: Unit) -> Non
         os.chown(path, 61234, 61234)
     (results / "a.txt").chmod(0o600)  # of root, and linked here
     unit.path.parent.parent.chmod(0o700)
-    answer = asked(UnitOutputs(MIB, root=True), unit, lambda answer: answer["manifest"])
-    assert answer["manifest"]["files"] == 2 and "'results/a.txt'" in answer["manifest"]["note"]
+    _, manifest = sent(UnitOutputs(MIB, root=True), unit)
+    assert manifest["files"] == 2 and "'results/a.txt'" in manifest["note"]
 
 
 # ---------------------------------------------------------------------------------------------------------- checkpoints
