@@ -12,7 +12,7 @@ import os
 import signal
 import threading
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
@@ -148,10 +148,16 @@ def refuse_images(providers: Mapping[str, Provider], specs: Sequence[JobSpec]) -
         raise BadInput(f"body[{wanted}].job.image: can never run here: no provider's machines run images ({why})")
 
 
-def refuse_gang_networks(providers: Mapping[str, Provider], offers: Sequence[Offer], specs: Sequence[JobSpec]) -> None:
+def refuse_gang_networks(
+    providers: Mapping[str, Provider],
+    offers: Sequence[Offer],
+    specs: Sequence[JobSpec],
+    instances: Iterable[Instance] = (),
+) -> None:
     """Check that nodes of gangs with a network of their own can only come to where they reach each other: into one
-    region of one provider, which can give them one. Raises BadInput."""
-    reasons = {
+    region of one provider, which can give them one. ``instances``: those that there are. Raises BadInput."""
+    reasons = {each.offer.provider: "its machines name no addresses" for each in instances if each.addresses == ()}
+    reasons |= {
         name: each.why_no_gang_network() for name, each in providers.items() if isinstance(each, GangNetworkSupport)
     }
     for at, spec in enumerate(specs):
@@ -598,7 +604,7 @@ class Daemon:
 
     def _admit(self, specs: Sequence[JobSpec]) -> None:
         refuse_images(self.providers, specs)
-        refuse_gang_networks(self.providers, self.controller.offers.all, specs)
+        refuse_gang_networks(self.providers, self.controller.offers.all, specs, self.store.live().instances)
         refuse_full_queue(self.controller.policy.caps, self.store.live().submitted, specs)
 
     def status(self) -> DaemonStatus:
@@ -649,6 +655,9 @@ class Daemon:
             "priced_at": oldest_prices(offers.by_provider.get(name, ())),
             "facts": self.providers[name].facts(),
             "stopped": self._why_stopped(name),
+            "without_wireguard": sum(
+                each.offer.provider == name and each.lacks_gang_network for each in self.store.live().instances
+            ),
         }
 
     def _notification_notes(self) -> list[str]:
@@ -700,6 +709,7 @@ class Daemon:
                 "priced_at": {},
                 "facts": {},
                 "stopped": "",
+                "without_wireguard": 0,
             }
             for name, count in living.items()
             if name not in self.providers

@@ -34,6 +34,8 @@ from hcloud.core.resources import GpuDevice
 from hcloud.core.task_runs import TaskProgress, UnitTasks
 
 WIREGUARD = "wireguard"
+GANG_PORTS = range(51_820, 52_844)
+"""UDP ports that hosts of a gang must let each other reach; 51820 is WireGuard's own."""
 """What a worker reports that can connect the nodes of a gang across hosts."""
 MOST_RESERVED = 1_000_000
 """Limit of reserved instances of one type in one place."""
@@ -236,11 +238,13 @@ class ImageSupport(Protocol):
 
 @runtime_checkable
 class GangNetworkSupport(Protocol):
-    """A provider that can know that no gang gets a network of its own on its instances. Those of others connect the
-    nodes by WireGuard; instances that name no addresses are taken to be on one host."""
+    """A provider whose instances are all on one host, where nodes of a gang share a network, and need no addresses.
+
+    Nodes on instances of any other provider reach each other by the addresses that it names, so where it names none
+    a gang of several instances is refused."""
 
     def why_no_gang_network(self) -> str:
-        """Return why they cannot; empty if they can. Makes no calls."""
+        """Return why they can have no network of their own; empty if they can. Makes no calls."""
         ...
 
 

@@ -79,6 +79,8 @@ class ProviderStatus(TypedDict, total=False):
     """The facts of the ``Provider`` port."""
     stopped: str
     """Why and until when nothing is launched there, whatever the offer; "" if offers are launched."""
+    without_wireguard: int
+    """How many of its machines report no WireGuard, by which nodes of a gang get a network of their own."""
 
 
 class TagSpendStatus(TypedDict):

@@ -44,7 +44,7 @@ from hcloud.planner.plan import (
     Terminate,
     Wait,
 )
-from hcloud.provider import BootstrapOf, Provider, Runner
+from hcloud.provider import BootstrapOf, GangNetworkSupport, Provider, Runner
 from hcloud.quarantine import DEFECT_RETRY_S, Failure, Failures, bisect_failures, run_batch
 from hcloud.secret_references import SecretReferences
 from hcloud.spec.policy import Policy
@@ -130,7 +130,12 @@ class Applier:
         self.unit_index = unit_index or UnitIndex()
         self.machines = MachineActions(store=store, providers=providers, clock=clock, owner=owner, bootstrap=bootstrap)
         self.units = UnitActions(
-            store=store, runner=runner, clock=clock, uploads_dir=uploads_dir, checkpoints_dir=checkpoints_dir
+            store=store,
+            runner=runner,
+            clock=clock,
+            uploads_dir=uploads_dir,
+            checkpoints_dir=checkpoints_dir,
+            is_on_one_host=lambda name: isinstance(providers.get(name), GangNetworkSupport),
         )
         if unseal is not None:
             self.units.unseal = unseal

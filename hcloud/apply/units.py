@@ -72,6 +72,8 @@ class UnitActions:
     """Reads what secret managers keep."""
     inputs: InputPreparer | None = None
     """Lists what machines fetch; None: no programs run, so nothing is fetched."""
+    is_on_one_host: Callable[[str], bool] = lambda _: True
+    """Whether the instances of a provider, by name, are all on one host, where nodes need no addresses."""
     epoch: int = 0
     """The leader's epoch under which plans are applied."""
     _unsent: dict[UnitId, int] = field(default_factory=dict)
@@ -142,6 +144,8 @@ class UnitActions:
             return []
         waiting = [a for a in attempt.allocations if a.started_at is None and not a.released]
         units = [self.unit_spec(job, attempt, allocation) for allocation in waiting]
+        if job.spec.framework is not None and (why := self._why_out_of_reach(attempt)):
+            return [replace(each, refusal=why) for each in units]
         if units and job.spec.inputs and self.inputs is not None:
             units = _with_inputs(units, self.inputs.prepared(attempt.id, job.spec))
         return self._with_secrets(job, units) if units and job.spec.secrets else units
@@ -217,6 +221,17 @@ class UnitActions:
         ranks = sorted(attempt.allocations, key=lambda a: a.rank)
         machines = {name: self.store.instance(name) for name in {each.instance_id for each in ranks}}
         return tuple(gang_address(machines[each.instance_id].addresses or ()) for each in ranks)
+
+    def _why_out_of_reach(self, attempt: Attempt) -> str:
+        """Return why the nodes of a gang can never reach each other; empty if they may."""
+        machines = [self.store.instance(name) for name in sorted({each.instance_id for each in attempt.allocations})]
+        unnamed = [each for each in machines if each.addresses == () and not self.is_on_one_host(each.offer.provider)]
+        if len(machines) < 2 or not unnamed:
+            return ""
+        return (
+            f"its nodes cannot reach each other: provider {unnamed[0].offer.provider} names no address of "
+            f"{', '.join(each.id for each in unnamed[:3])}; set placement.labels to another provider, or nodes to 1"
+        )
 
     def _record_started(self, txn: Transaction, intent: Intent, results: Mapping[str, StartResult], epoch: int) -> None:
         job = txn.job(intent.subject)

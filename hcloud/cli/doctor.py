@@ -430,6 +430,10 @@ def _providers(status: Mapping[str, Any]) -> Iterator[DoctorFinding]:
             )
         else:
             yield DoctorFinding(check=f"provider {name}", verdict="ok", finding=f"{each['offers']} offers")
+        if count := each.get("without_wireguard", 0):
+            finding = f"{count} of its machines report no WireGuard, so gangs with `network: none` do not come there"
+            do = "install wireguard-tools in its image, and wireguard-go where the kernel has no WireGuard"
+            yield DoctorFinding(check=f"{name}: gang network", verdict="warn", finding=finding, do=do)
 
 
 # ---------------------------------------------------------------------------------------------------------- orphans

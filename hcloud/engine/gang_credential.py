@@ -18,9 +18,8 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from cryptography.x509.oid import NameOID
 
 from hcloud.core.model import MARKED_BY
-from hcloud.engine.gang_tunnel import FIRST_PORT as FIRST_UDP_PORT
-from hcloud.engine.gang_tunnel import PORTS as UDP_PORTS
 from hcloud.engine.gang_tunnel import PREFIX_BITS
+from hcloud.provider import GANG_PORTS
 
 FIRST_PORT, LAST_PORT = 20_000, 29_900
 """Below the ports that Linux gives to outgoing connections."""
@@ -83,7 +82,7 @@ def gang_tunnel(launch_key: bytes, attempt: str, rank: int, hosts: Sequence[str]
         for rank in range(len(hosts))
     ]
     start = int.from_bytes(_digest(launch_key, f"port {attempt}")[:4], "big")
-    ports = [FIRST_UDP_PORT + (start + number) % UDP_PORTS for number in range(len(hosts))]
+    ports = [GANG_PORTS[(start + number) % len(GANG_PORTS)] for number in range(len(hosts))]
     described = list(zip(tunnel_addresses(len(hosts)), keys, hosts, ports, strict=True))
     peers = [
         {

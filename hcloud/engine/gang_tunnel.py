@@ -20,11 +20,10 @@ from typing import Literal
 
 from hcloud.core.clock import holds_within
 from hcloud.core.errors import UnitRefused
+from hcloud.provider import GANG_PORTS
 
 TUNNEL = "HCLOUD_GANG_TUNNEL"
 """Variable in which a keeper gets what ``hcloud.engine.gang_credential.gang_tunnel`` returns. No unit gets it."""
-FIRST_PORT, PORTS = 51_820, 1_024
-"""UDP ports that hosts of a gang must let each other reach; 51820 is WireGuard's own."""
 DEVICE = "gang0"
 PREFIX_BITS = 16
 MTU = 1_380
@@ -103,12 +102,12 @@ def _start_program(name: str) -> subprocess.Popen[bytes]:
 
 def _free_port(first: int) -> int:
     """Return a free port, ``first`` if it is: a peer that looks for this rank there is found by this rank instead."""
-    for number in range(PORTS):
-        port = FIRST_PORT + (first - FIRST_PORT + number) % PORTS
+    for number in range(len(GANG_PORTS)):
+        port = GANG_PORTS[(first - GANG_PORTS.start + number) % len(GANG_PORTS)]
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe, suppress(OSError):
             probe.bind(("", port))
             return port
-    raise UnitRefused(f"its gang's network cannot be made: UDP ports {FIRST_PORT} to {FIRST_PORT + PORTS - 1} are used")
+    raise UnitRefused(f"its gang's network cannot be made: UDP ports {GANG_PORTS[0]} to {GANG_PORTS[-1]} are used")
 
 
 def device_name(unit_id: str) -> str:

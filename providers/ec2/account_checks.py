@@ -9,12 +9,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from email.utils import parsedate_to_datetime
+from ipaddress import ip_network
 from typing import Any
 
 from hcloud.core.clock import Clock
 from hcloud.core.errors import LaunchRejected, ProviderError
 from hcloud.core.paging import checked
-from hcloud.provider import Finding
+from hcloud.provider import GANG_PORTS, Finding
 from providers.ec2.catalog import Ec2Catalog
 from providers.ec2.clients import Clients
 from providers.ec2.errors import LIBRARY_ERRORS, NOT_ALLOWED, Call, error_code, to_provider_error, translating_errors
@@ -58,6 +59,7 @@ def check_account(
     yield from _permissions(clients, settings, launch_arguments)
     yield from _region(catalog)
     yield from _routes(clients, settings, catalog)
+    yield from _gang_ports(clients, settings, catalog)
     yield from _quotas(catalog)
 
 
@@ -193,6 +195,53 @@ def _no_way_out(tables: Sequence[Mapping[str, Any]], subnet: str, vpc: str, sett
     if str(default.get("GatewayId", "")).startswith("igw-") and not settings.public_ip:
         return "leads to an internet gateway, and instances get no public address (`public_ip: false`)"
     return ""
+
+
+def _gang_ports(clients: Clients, settings: Ec2Settings, catalog: Ec2Catalog) -> Iterator[Finding]:
+    """Yield whether instances reach each other by the ports of gangs that have a network of their own."""
+    check, ports = "gang network", f"UDP {GANG_PORTS[0]} to {GANG_PORTS[-1]}"
+    try:
+        subnets = sorted(catalog.region_info().subnets.values())
+        with translating_errors(Call.READ, "reading security groups"):
+            client = clients.reading()
+            described = client.describe_subnets(SubnetIds=subnets)["Subnets"]
+            networks = sorted({str(each["VpcId"]) for each in described})
+            of_default = [{"Name": "vpc-id", "Values": networks}, {"Name": "group-name", "Values": ["default"]}]
+            own = list(settings.security_groups)
+            request: dict[str, Any] = {"GroupIds": own} if own else {"Filters": of_default}
+            groups = client.describe_security_groups(**request)["SecurityGroups"]
+    except ProviderError as error:
+        do = "allow ec2:DescribeSecurityGroups (deploy/iam/ec2-daemon.json), so that this can be looked at"
+        yield Finding(check=check, verdict="warn", finding=f"not looked at: {error}", do=do)
+        return
+    blocks = [str(each["CidrBlock"]) for each in described]
+    used_together = [groups] if settings.security_groups else [[each] for each in groups]
+    for each in used_together:
+        names = [str(group["GroupId"]) for group in each]
+        for which, rules in (("in", "IpPermissions"), ("out", "IpPermissionsEgress")):
+            permissions = [permission for group in each for permission in group.get(rules, ())]
+            if missing := set(GANG_PORTS).difference(*(_open_ports(rule, names, blocks) for rule in permissions)):
+                some = "" if len(missing) == len(GANG_PORTS) else f"{len(missing)} ports of "
+                finding = f"{', '.join(names)} does not let instances reach each other by {some}{ports} ({which})"
+                do = "for gangs with `network: none` on several instances allow that from the group to itself"
+                yield Finding(check=check, verdict="warn", finding=finding, do=f"{do}; see docs/aws.md")
+                break
+        else:
+            finding = f"{', '.join(names)} lets instances reach each other by {ports}"
+            if not settings.system_packages:
+                finding += "; the image must hold wireguard-tools (`system_packages: false`)"
+            yield Finding(check=check, verdict="ok", finding=finding)
+
+
+def _open_ports(rule: Mapping[str, Any], groups: Sequence[str], blocks: Sequence[str]) -> set[int]:
+    """Return which ports of gangs a rule of a security group opens between instances of these groups and subnets."""
+    is_between = any(pair.get("GroupId") in groups for pair in rule.get("UserIdGroupPairs", ()))
+    ranges = [ip_network(each["CidrIp"], strict=False) for each in rule.get("IpRanges", ())]
+    is_between |= all(any(ip_network(block).subnet_of(each) for each in ranges) for block in blocks)  # type: ignore[arg-type]
+    if not is_between or str(rule.get("IpProtocol")) not in ("-1", "udp", "17"):
+        return set()
+    first, last = (int(rule.get(name, -1)) for name in ("FromPort", "ToPort"))
+    return set(GANG_PORTS) if first < 0 else set(GANG_PORTS) & set(range(first, last + 1))
 
 
 def _quotas(catalog: Ec2Catalog) -> Iterator[Finding]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from email.utils import parsedate_to_datetime
+from ipaddress import ip_network
 from typing import Any
 
 from google.auth.exceptions import GoogleAuthError
@@ -13,7 +14,7 @@ from requests import RequestException
 from hcloud.core.clock import Clock
 from hcloud.core.errors import ProviderError
 from hcloud.core.model import Market
-from hcloud.provider import Finding
+from hcloud.provider import GANG_PORTS, Finding
 from providers.gce.api import Api
 from providers.gce.credentials import load_credentials
 from providers.gce.settings import ENDPOINT, GceSettings
@@ -22,6 +23,8 @@ RESOURCE_MANAGER = "https://cloudresourcemanager.googleapis.com"
 READ_SCOPE = "https://www.googleapis.com/auth/cloud-platform.read-only"
 SKEW_WARN_S, SKEW_FAIL_S = 5.0, 240.0
 NEARLY_USED = 0.9
+PRIVATE = tuple(map(ip_network, ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16")))
+"""Addresses by which instances reach each other."""
 FIX_PERMISSIONS = "give the daemon's account the role deploy/iam/gce-daemon-role.yaml; see docs/gcp.md"
 ALWAYS = (
     "compute.disks.create", "compute.disks.setLabels", "compute.instances.create", "compute.instances.delete",
@@ -58,6 +61,7 @@ def check_project(api: Api, settings: GceSettings, clock: Clock) -> Iterator[Fin
     yield from _permissions(answer, permissions)
     yield from _clock(answer, clock)
     yield from _ways_out(api, settings)
+    yield from _gang_ports(api, settings)
     yield from _quotas(api, settings)
 
 
@@ -131,6 +135,66 @@ def _ways_out(api: Api, settings: GceSettings) -> Iterator[Finding]:
             do = "set `external_ip: true`, or make a Cloud NAT; with a NAT of your own or a prepared image, ignore this"
             # A route to another NAT, or an image that holds everything, would do: so this is no failure.
             yield Finding(check=f"way out {name}", verdict="warn", finding=finding, do=do)
+
+
+def _gang_ports(api: Api, settings: GceSettings) -> Iterator[Finding]:
+    """Yield whether instances reach each other by the ports of gangs that have a network of their own.
+
+    Policies of the organisation are not looked at, nor which addresses a network has.
+    """
+    check, ports = "gang network", f"UDP {GANG_PORTS[0]} to {GANG_PORTS[-1]}"
+    try:
+        rules = api.firewall_rules()
+    except ProviderError as error:
+        do = "allow compute.firewalls.list (deploy/iam/gce-daemon-role.yaml), so that this can be looked at"
+        yield Finding(check=check, verdict="warn", finding=f"not looked at: {error}", do=do)
+        return
+    # The network of a subnetwork is not read here, so rules of any network count for it.
+    name = "" if settings.subnetwork else settings.network.rpartition("/")[2]
+    undecided, opened, named = set(GANG_PORTS), set[int](), dict[bool, list[str]]({True: [], False: []})
+    for rule in sorted(rules, key=lambda each: (each.priority, not each.denied)):
+        if rule.network.rpartition("/")[2] == name or not name:
+            decided = undecided & _decided_ports(rule, settings)
+            undecided -= decided
+            opened |= decided if rule.allowed else set()
+            named[bool(rule.allowed)] += [f"{rule.name}{_sources(rule)}"] if decided else []
+    where = f"network {name}" if name else f"the network of {settings.subnetwork}"
+    if closed := len(GANG_PORTS) - len(opened):
+        some = "" if closed == len(GANG_PORTS) else f"{closed} ports of "
+        finding = f"no rule of {where} lets instances reach each other by {some}{ports}"
+        finding += f"; they are denied by {', '.join(named[False])}" if named[False] else ""
+        do = "for gangs with `network: none` on several instances make such a rule; see docs/gcp.md"
+        yield Finding(check=check, verdict="warn", finding=finding, do=do)
+        return
+    finding = f"instances reach each other by {ports}: rule {', '.join(named[True])}"
+    if not settings.worker.system_packages:
+        finding += "; the image must hold wireguard-tools (`worker.system_packages: false`)"
+    yield Finding(check=check, verdict="ok", finding=finding)
+
+
+def _decided_ports(rule: Any, settings: GceSettings) -> set[int]:
+    """Return for which ports of gangs a firewall rule says whether instances reach each other."""
+    tags, accounts = set(settings.network_tags), {settings.service_account}
+    targets_them = not (rule.target_tags or rule.target_service_accounts)
+    targets_them |= bool(tags & set(rule.target_tags) or accounts & set(rule.target_service_accounts))
+    is_from_them = any(ip_network(each).overlaps(private) for each in rule.source_ranges for private in PRIVATE)
+    is_from_them |= bool(tags & set(rule.source_tags) or accounts & set(rule.source_service_accounts))
+    if rule.disabled or rule.direction == "EGRESS" or not targets_them or not is_from_them:
+        return set()
+    found = set[int]()
+    for part in rule.denied or rule.allowed:
+        if part.I_p_protocol in ("all", "udp", "17"):
+            found |= set(GANG_PORTS) if not part.ports else set[int]().union(*map(_port_range, part.ports))
+    return found & set(GANG_PORTS)
+
+
+def _port_range(text: str) -> range:
+    first, _, last = text.partition("-")
+    return range(int(first), int(last or first) + 1)
+
+
+def _sources(rule: Any) -> str:
+    return f" from {', '.join(rule.source_ranges)}" if rule.source_ranges else ""
 
 
 def _quotas(api: Api, settings: GceSettings) -> Iterator[Finding]:

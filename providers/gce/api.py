@@ -144,6 +144,12 @@ class Api:
         request = compute.AggregatedListRoutersRequest(project=self._settings.project, max_results=PAGE)
         return self._aggregated(compute.RoutersClient, request, "routers")
 
+    def firewall_rules(self) -> list[compute.Firewall]:
+        """Return the firewall rules of the project's networks."""
+        request = compute.ListFirewallsRequest(project=self._settings.project, max_results=PAGE)
+        pages = self._pages(compute.FirewallsClient, "list", request, "listing firewall rules")
+        return [each for page in pages for each in page.items]
+
     def machine_types(self, zone: str) -> list[compute.MachineType]:
         """Return the predefined machine types of a zone."""
         request = compute.ListMachineTypesRequest(project=self._settings.project, zone=zone, max_results=PAGE)

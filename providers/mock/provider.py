@@ -141,6 +141,10 @@ class MockProvider:
         with self._cloud.hold(self._clock.now()):
             return {"reserved": self._catalog.commitments(self._cloud.now, self._cloud.reserved)}
 
+    def why_no_gang_network(self) -> str:
+        """Return nothing: programs of its machines, if there are any, run on one host."""
+        return ""
+
     def facts(self) -> Mapping[str, str]:
         """Return kind, seed, boot times and location of the state."""
         return {

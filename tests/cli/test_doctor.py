@@ -416,3 +416,12 @@ def test_a_damaged_database_is_a_failure(lonely: Shell, prepared_sqlite: Path) -
     out, _ = lonely.run("doctor", "-o", "json", exit_code=1, HCLOUD_CONFIG=path)
     verdict, finding = checks(out)["database"]
     assert verdict == "fail" and "is damaged (" in finding
+
+
+def test_machines_without_wireguard_are_counted_with_what_to_do() -> None:
+    answers = {"ok": True, "error": "", "offers": 2, "facts": {}, "stopped": ""}
+    status = {"daemon": {"providers": {"aws": {**answers, "without_wireguard": 3}, "gcp": answers}}}
+    [aws, lacking, gcp] = doctor._providers(status)
+    assert (aws.verdict, gcp.verdict, lacking.check) == ("ok", "ok", "aws: gang network")
+    assert lacking.verdict == "warn" and lacking.finding.startswith("3 of its machines report no WireGuard")
+    assert "wireguard-tools" in lacking.do

@@ -17,7 +17,7 @@ from providers.gce import GceProvider
 from providers.local import LocalProvider
 from providers.mock import MockProvider
 from tests.daemon.home import Home
-from tests.planner.scenes import job, offer
+from tests.planner.scenes import job, machine, offer
 
 PLAIN = job(1).spec
 WITH_IMAGE = replace(PLAIN, image="debian:12")
@@ -84,6 +84,10 @@ def test_nodes_with_a_network_of_their_own_come_to_one_place_or_are_refused(
     refuse_gang_networks(providers, [local, near, far], [west, PLAIN, replace(gang, network="host")])
     refuse_gang_networks(providers, [local, local], [gang])
     refuse_gang_networks(providers, [], [gang])
+    refuse_gang_networks(providers, [local], [gang], [machine(1, local, addresses=())])
+    refuse_gang_networks(providers, [near], [gang], [machine(1, near, addresses=None)])
+    with pytest.raises(BadInput, match=r"no machine here can \(aws: its machines name no addresses\)"):
+        refuse_gang_networks(providers, [near], [gang], [machine(1, near, addresses=())])
     with pytest.raises(
         BadInput,
         match=r"^body\[1\]\.job\.network: none gives .* in one region of one provider, but they may run in aws in "

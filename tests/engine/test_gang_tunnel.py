@@ -18,10 +18,10 @@ from hcloud.core.model import FailureCause
 from hcloud.engine import gang_tunnel
 from hcloud.engine.gang_credential import gang_of, tunnel_addresses
 from hcloud.engine.gang_credential import gang_tunnel as tunnel_text
-from hcloud.engine.gang_tunnel import FIRST_PORT, PORTS, TUNNEL, device_name, find_tunnel_kind
+from hcloud.engine.gang_tunnel import TUNNEL, device_name, find_tunnel_kind
 from hcloud.engine.sandbox import Isolation, refuse_unsafe
 from hcloud.engine.tls import launch_key
-from hcloud.provider import UnitSpec
+from hcloud.provider import GANG_PORTS, UnitSpec
 from tests.engine.gangs import DASK_CLIENT, MPI_PROGRAM, NODES, gang, needs_same_python, run, watched, work_directory
 from tests.engine.site import PATIENCE_S, Site, Watch
 from tests.machine import needs_bwrap, needs_mpirun, needs_wireguard
@@ -271,7 +271,7 @@ def test_each_attempt_and_rank_has_keys_and_ports_of_its_own() -> None:
     assert texts[0]["peers"][1]["endpoint"] == f"[fd00::7]:{texts[2]['port']}"
     private = {each["key"] for each in texts}
     assert all(not private & {peer["key"] for peer in each["peers"]} for each in texts)
-    assert all(FIRST_PORT <= each["port"] < FIRST_PORT + PORTS for each in texts)
+    assert all(each["port"] in GANG_PORTS for each in texts)
 
 
 def test_what_a_host_lacks_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ def bench(fake: FakeEc2, tmp_path: Path) -> Iterator[Ec2Bench]:
 
 NAMES = {"sqs:DeleteMessageBatch": "sqs:DeleteMessage"}
 """Calls that IAM knows under another name."""
-OF_TESTS = frozenset({"ec2:CreateKeyPair", "ec2:DescribeSecurityGroups"})
+OF_TESTS = frozenset({"ec2:CreateKeyPair"})
 """What tests themselves do to prepare an account."""
 OF_EVERYBODY = frozenset({"sts:GetCallerIdentity"})
 

@@ -25,6 +25,9 @@ def present(bench: Ec2Bench) -> Ec2Bench:
     """A bench at the present: the fake's server dates its answers by the wall clock."""
     bench.manual.advance(SystemClock().now() - bench.manual.now())
     route(bench, "nat")
+    for each in bench.provider.clients.writing().describe_security_groups()["SecurityGroups"]:
+        group = each["GroupId"]  # a default one, which on AWS lets in what comes from itself; the fake's does not
+        let_in(bench, group, "-1", -1, -1, UserIdGroupPairs=[{"GroupId": group}])
     return bench
 
 
@@ -44,6 +47,72 @@ def route(bench: Ec2Bench, target: str) -> None:
         ec2.attach_internet_gateway(InternetGatewayId=gateway, VpcId=table["VpcId"])
         ec2.create_route(**whole, GatewayId=gateway)
     bench.fake.calls.clear()  # these are not the daemon's
+
+
+@pytest.fixture
+def group(present: Ec2Bench) -> str:
+    """A security group of the default network that lets nothing in."""
+    ec2 = present.provider.clients.writing()
+    vpc = ec2.describe_subnets()["Subnets"][0]["VpcId"]
+    made = ec2.create_security_group(GroupName="workers", Description="workers", VpcId=vpc)
+    present.fake.calls.clear()  # these are not the daemon's
+    return str(made["GroupId"])
+
+
+def let_in(bench: Ec2Bench, group: str, protocol: str, first: int, last: int, **source: Any) -> None:
+    rule = {"IpProtocol": protocol, "FromPort": first, "ToPort": last, **source}
+    bench.provider.clients.writing().authorize_security_group_ingress(GroupId=group, IpPermissions=[rule])
+    bench.fake.calls.clear()
+
+
+def test_the_default_group_of_a_network_lets_gangs_have_a_network(present: Ec2Bench) -> None:
+    found = examined(present)["gang network"]
+    assert found.verdict == "ok" and "lets instances reach each other by UDP 51820 to 52843" in found.finding
+    assert "wireguard-tools" not in found.finding
+    assert "wireguard-tools" in examined(present, system_packages=False)["gang network"].finding
+
+
+def from_everywhere(cidr: str) -> dict[str, Any]:
+    return {"IpRanges": [{"CidrIp": cidr}]}
+
+
+@pytest.mark.parametrize(
+    ("rules", "verdict", "says"),
+    [
+        ([("udp", 51820, 52843, None)], "ok", "lets instances"),
+        ([("-1", -1, -1, None)], "ok", "lets instances"),
+        ([("udp", 51820, 52000, None), ("udp", 52001, 52843, from_everywhere("0.0.0.0/0"))], "ok", "lets instances"),
+        ([("udp", 0, 65535, from_everywhere("172.31.0.0/16"))], "ok", "lets instances"),
+        ([], "warn", "by UDP 51820 to 52843 (in)"),
+        ([("udp", 51820, 52000, None)], "warn", "by 843 ports of UDP 51820 to 52843 (in)"),
+        ([("tcp", 0, 65535, None)], "warn", "by UDP 51820 to 52843 (in)"),
+        ([("udp", 0, 65535, from_everywhere("10.0.0.0/8"))], "warn", "by UDP 51820 to 52843 (in)"),
+    ],
+)
+def test_ports_of_gangs_that_a_security_group_opens_or_not(
+    present: Ec2Bench, group: str, rules: list[Any], verdict: str, says: str
+) -> None:
+    for protocol, first, last, source in rules:
+        let_in(present, group, protocol, first, last, **(source or {"UserIdGroupPairs": [{"GroupId": group}]}))
+    found = examined(present, security_groups=[group])["gang network"]
+    assert found.verdict == verdict and group in found.finding and says in found.finding
+    assert (verdict == "ok") == (found.do == "") and (verdict == "ok" or "docs/aws.md" in found.do)
+
+
+def test_a_group_that_lets_nothing_out_closes_the_ports_too(present: Ec2Bench, group: str) -> None:
+    let_in(present, group, "-1", -1, -1, UserIdGroupPairs=[{"GroupId": group}])
+    ec2 = present.provider.clients.writing()
+    out = ec2.describe_security_groups(GroupIds=[group])["SecurityGroups"][0]["IpPermissionsEgress"]
+    ec2.revoke_security_group_egress(GroupId=group, IpPermissions=out)
+    present.fake.calls.clear()
+    found = examined(present, security_groups=[group])["gang network"]
+    assert found.verdict == "warn" and "(out)" in found.finding
+
+
+def test_security_groups_that_may_not_be_read_are_a_warning(present: Ec2Bench) -> None:
+    present.fake.arm("DescribeSecurityGroups", "forbidden")
+    found = examined(present)["gang network"]
+    assert found.verdict == "warn" and "ec2:DescribeSecurityGroups" in found.do
 
 
 @pytest.mark.parametrize(

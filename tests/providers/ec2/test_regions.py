@@ -92,9 +92,9 @@ def test_looking_over_tells_of_every_region_and_one_in_trouble_hides_no_other(be
     provider = regional(bench)
     assert isinstance(provider, Examinable)
     right = provider.examine()
-    # The fake's networks have no way out, which is right to be told.
-    assert {each.verdict for each in right if not each.check.startswith("routes")} == {"ok"}
-    parts = ("credentials", "clock", "permissions", "image", "region", "quota", "routes")
+    # The fake's networks have no way out, and no rules of their default groups.
+    assert {each.verdict for each in right if not each.check.startswith(("routes", "gang network"))} == {"ok"}
+    parts = ("credentials", "clock", "permissions", "image", "region", "quota", "routes", "gang network")
     assert {f"{part} {region}" for part in parts for region in (REGION, ELSEWHERE)} == {each.check for each in right}
     bench.fake.arm("RunInstances", "forbidden", times=9, region=ELSEWHERE)
     bench.fake.arm("GetCallerIdentity", "expired", region=REGION)

@@ -10,7 +10,7 @@ import heapq
 import json
 import re
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from typing import Any
@@ -101,6 +101,10 @@ class FakeCompute:
     commitments: list[Json] = field(default_factory=list)
     regions_with_nat: tuple[str, ...] = ("europe-west1", "us-central1")
     """Where a Cloud Router of the default network has a NAT."""
+    firewall_rules: list[Json] = field(
+        default_factory=lambda: [firewall_rule("default-allow-internal", priority=65534)]
+    )
+    """As Google makes them for a network ``default``, but for those of logins."""
     faults: list[Fault] = field(default_factory=list)
     seen: list[Seen] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
@@ -183,6 +187,7 @@ class FakeCompute:
             "reservations.aggregatedList": self._aggregated_reservations,
             "regionCommitments.aggregatedList": self._aggregated_commitments,
             "routers.aggregatedList": self._aggregated_routers,
+            "firewalls.list": self._firewalls,
         }
         if method.id not in known:
             self.problems.append(f"the fake does not know {method.id}")
@@ -481,6 +486,9 @@ class FakeCompute:
         found = [(f"regions/{region}", made) for region in self.regions_with_nat]
         return self._aggregated("compute#routerAggregatedList", "routers", found, query)
 
+    def _firewalls(self, parts: Mapping[str, str], query: Mapping[str, str], body: Json) -> Json:
+        return _page("compute#firewallList", self.firewall_rules, query)
+
     def _aggregated(self, kind: str, member: str, found: list[tuple[str, Json]], query: Mapping[str, str]) -> Json:
         page = _page(kind, [{"scope": scope, "it": each} for scope, each in found], query)
         scopes: dict[str, Json] = {}
@@ -577,6 +585,14 @@ class FakeCompute:
 
     def _finish(self, operation: Json) -> None:
         operation.update(status="DONE", progress=100, endTime=stamp(self._now))
+
+
+def firewall_rule(name: str, *, action: str = "allowed", ports: Sequence[str] = ("0-65535",), **others: Any) -> Json:
+    """Return a rule for UDP and TCP between the machines of a network; ``others``: as the API names them."""
+    parts = [{"IPProtocol": protocol, "ports": list(ports)} for protocol in ("tcp", "udp")]
+    network = "https://www.googleapis.com/compute/v1/projects/p/global/networks/default"
+    rule = {"name": name, "network": network, "direction": "INGRESS", "priority": 1000, action: parts}
+    return {**rule, **({} if "sourceTags" in others else {"sourceRanges": ["10.128.0.0/9"]}), **others}
 
 
 def _page(kind: str, items: list[Any], query: Mapping[str, str]) -> Json:

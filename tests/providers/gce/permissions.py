@@ -16,6 +16,7 @@ OF_METHOD = {
     "machineTypes.list": "compute.machineTypes.list",
     "regions.get": "compute.regions.get",
     "reservations.aggregatedList": "compute.reservations.list",
+    "firewalls.list": "compute.firewalls.list",
     "routers.aggregatedList": "compute.routers.list",
     "regionCommitments.aggregatedList": "compute.commitments.list",
 }

@@ -12,7 +12,7 @@ from providers.gce import GceProvider
 from providers.gce.account_checks import needed_permissions
 from tests.providers.gce.answers import Refusal
 from tests.providers.gce.bench import GceBench
-from tests.providers.gce.compute import Fault
+from tests.providers.gce.compute import Fault, firewall_rule
 from tests.providers.gce.test_permissions import EVERYTHING
 
 
@@ -51,7 +51,8 @@ def test_a_missing_permission_is_named(bench: GceBench) -> None:
 def test_permissions_asked_about_are_those_of_the_shipped_role(bench: GceBench) -> None:
     role = yaml.safe_load(package_data.path("deploy/iam/gce-daemon-role.yaml").read_text())["includedPermissions"]
     with_subnetwork, plain = bench.plain(**EVERYTHING).settings, bench.plain().settings
-    only_looked_with = {"compute.routers.list"}  # without it one check is left out, and all else works
+    # Without these two checks are left out, and all else works.
+    only_looked_with = {"compute.routers.list", "compute.firewalls.list"}
     assert {*needed_permissions(with_subnetwork), *needed_permissions(plain), *only_looked_with} == set(role)
 
 
@@ -93,6 +94,60 @@ def test_a_region_without_cloud_nat_is_named_where_machines_get_no_external_addr
 def test_routers_that_cannot_be_read_are_not_called_missing(bench: GceBench) -> None:
     bench.compute.faults.append(Fault("forbidden", "routers.aggregatedList"))
     assert examined(bench)["ways out"].finding.startswith("not looked at: ")
+
+
+TAGGED = {"sourceTags": ["work"], "targetTags": ["work"]}
+HALVES = [firewall_rule("low", ports=["51820-52000"]), firewall_rule("high", ports=["52001-60000", "22"])]
+
+
+@pytest.mark.parametrize(
+    ("rules", "settings", "says"),
+    [
+        ([firewall_rule("internal")], {}, "rule internal from 10.128.0.0/9"),
+        (HALVES, {}, "rule low from 10.128.0.0/9, high from 10.128.0.0/9"),
+        ([firewall_rule("gangs", **TAGGED)], {"network_tags": ["work"]}, "rule gangs"),
+        ([firewall_rule("all", allowed=[{"IPProtocol": "all"}])], {}, "rule all from"),
+        ([firewall_rule("closed", action="denied"), firewall_rule("first", priority=9)], {}, "rule first from"),
+        ([firewall_rule("internal")], {"subnetwork": "private"}, "rule internal from"),
+        ([firewall_rule("internal")], {"worker": {"system_packages": False}}, "must hold wireguard-tools"),
+    ],
+)
+def test_rules_that_let_gangs_have_a_network_are_named(
+    bench: GceBench, rules: list[Any], settings: dict[str, Any], says: str
+) -> None:
+    bench.compute.firewall_rules = rules
+    worker = {**bench.settings.get("worker", {}), **settings.get("worker", {})}
+    found = examined(bench, **{**settings, "worker": worker})["gang network"]
+    assert found.verdict == "ok" and found.finding.startswith("instances reach each other by UDP 51820 to 52843: ")
+    assert says in found.finding
+
+
+@pytest.mark.parametrize(
+    ("rules", "says"),
+    [
+        ([], "no rule of network default lets instances reach each other by UDP"),
+        ([firewall_rule("low", ports=["51820-52000"])], "by 843 ports of UDP"),
+        ([firewall_rule("gangs", **TAGGED)], "by UDP"),
+        ([firewall_rule("tcp", allowed=[{"IPProtocol": "tcp"}])], "by UDP"),
+        ([firewall_rule("internal", disabled=True)], "by UDP"),
+        ([firewall_rule("out", direction="EGRESS", sourceRanges=[], destinationRanges=["0.0.0.0/0"])], "by UDP"),
+        ([firewall_rule("logins", sourceRanges=["35.235.240.0/20", "2600:2d00::/32"])], "by UDP"),
+        ([firewall_rule("internal", network="https://x/global/networks/other")], "by UDP"),
+        ([firewall_rule("internal"), firewall_rule("shut", action="denied")], "they are denied by shut from"),
+    ],
+)
+def test_rules_that_let_gangs_have_no_network_are_a_warning_with_what_to_do(
+    bench: GceBench, rules: list[Any], says: str
+) -> None:
+    bench.compute.firewall_rules = rules
+    found = examined(bench)["gang network"]
+    assert found.verdict == "warn" and says in found.finding and "docs/gcp.md" in found.do
+
+
+def test_firewall_rules_that_cannot_be_read_are_not_called_missing(bench: GceBench) -> None:
+    bench.compute.faults.append(Fault("forbidden", "firewalls.list"))
+    found = examined(bench)["gang network"]
+    assert found.finding.startswith("not looked at: ") and "compute.firewalls.list" in found.do
 
 
 def test_a_region_that_cannot_be_read_is_told(bench: GceBench) -> None:
