@@ -32,11 +32,13 @@ def workdir() -> Iterator[Path]:
         assert {path.name: path.read_text() for path in folder.iterdir()} == {"input.txt": "precious"}
 
 
-def profiled(workdir: Path, *command: str, run_s: float = 30.0, **changes: Any) -> Findings:
+def profiled(
+    workdir: Path, *command: str, run_s: float = 30.0, total_s: float = PATIENCE_S, **changes: Any
+) -> Findings:
     """The findings of a profiling run with two sources, ended early by what the program does."""
     subject = Subject(**{"name": "bad", "command": command, "workdir": workdir, "memory_mib": 128, **changes})
     request = ProfileRequest(job_id="job-1", type_column="local/here", steps_vcpus=(0.5, 0.25),
-                             sources=("integer", "memory-capacity"), run_s=run_s, total_s=PATIENCE_S)  # fmt: skip
+                             sources=("integer", "memory-capacity"), run_s=run_s, total_s=total_s)  # fmt: skip
     began = time.monotonic()
     findings = measure(request, subject, EngineHost())
     assert time.monotonic() - began < PATIENCE_S
@@ -99,13 +101,13 @@ def test_program_that_prints_without_end_fills_no_disk(workdir: Path, own_tempor
 
     command = ("/bin/sh", "-c", "while :; do head -c 50000000 /dev/zero; done")
     subject = Subject(name="prints", command=command, workdir=workdir, disk_mib=40)
-    request = ProfileRequest(job_id="job-1", type_column="local/here", steps_vcpus=(0.5,), run_s=0.5, total_s=4.0)
+    request = ProfileRequest(job_id="job-1", type_column="local/here", steps_vcpus=(0.5,), run_s=0.5, total_s=2.0)
     findings = measure(request, subject, Watched())
     assert findings.readings or findings.notes
     assert peak and max(peak) < 8
 
 
 def test_program_that_is_over_at_once_is_measured_by_its_runs_and_no_source_is_tuned(workdir: Path) -> None:
-    findings = profiled(workdir, "true", run_s=1.0)
+    findings = profiled(workdir, "true", run_s=1.0, total_s=5.0)
     assert {each.question for each in findings.readings} == {"type", "nodes", "step"}
     assert any("interference was not measured" in note for note in findings.notes)

@@ -67,17 +67,27 @@ def found(
     return measure(ProfileRequest(**{**request, **changes}), subject, host or EngineHost(), report=report)
 
 
-def found_in_time(run: Callable[[float], Findings], total_s: float) -> Findings:
-    """The findings of a run that uses all of its time, repeated with more time if the machine was too busy."""
-    findings = run(total_s)
-    late = any("time for profiling was over" in note for note in findings.notes)
-    return run(8 * total_s) if late else findings
+def found_with(
+    wanted: Callable[[Findings], object], run: Callable[[float], Findings], total_s: float, most_s: float = 64.0
+) -> Findings:
+    """The findings of a run in which what is wanted was found; it is repeated with twice the time on a busy machine."""
+    while not wanted(findings := run(total_s)) and total_s < most_s:
+        total_s *= 2
+    return findings
+
+
+def asked(findings: Findings) -> list[tuple[str, str]]:
+    """Questions and columns that were answered, in order."""
+    return [(each.question, each.column) for each in findings.readings]
 
 
 # ----------------------------------------------------------------------------------------------------------- measures
 def test_progress_file_is_the_measure_where_there_is_one(workdir: Path) -> None:
-    with bench(subject(workdir, LOOP, progress=PROGRESS)) as ours:
-        whole, little = ours.rate(1.0), ours.rate(0.05)
+    for run_s in (0.8, 6.4):  # other tests may leave it too little of this machine to be seen at work at first
+        with bench(subject(workdir, LOOP, progress=PROGRESS), run_s=run_s) as ours:
+            whole, little = ours.rate(1.0), ours.rate(0.05)
+        if whole.measure is Measure.PROGRESS:
+            break
     assert (whole.measure, little.measure) == (Measure.PROGRESS, Measure.PROGRESS)
     assert 0 <= whole.low <= whole.value <= whole.high
     assert little.value < whole.value
@@ -225,7 +235,8 @@ def test_nonsense_progress_is_said_and_something_else_measured(workdir: Path, sc
 
 
 def test_program_over_at_once_gives_readings_and_a_warning(workdir: Path) -> None:
-    findings = found_in_time(lambda total_s: found(subject(workdir, "true"), run_s=20.0, total_s=total_s), 6.0)
+    true = subject(workdir, "true")
+    findings = found_with(asked, lambda total_s: found(true, run_s=20.0, total_s=total_s), 2.0)
     assert findings.measure is Measure.COMPLETION
     assert {each.question for each in findings.readings} >= {"type", "step"}
 
@@ -240,21 +251,20 @@ def test_job_that_needs_more_memory_than_it_has_is_told_so(workdir: Path) -> Non
 # ------------------------------------------------------------------------------------------------------- the whole run
 def test_run_answers_in_columns_of_the_classifier(workdir: Path) -> None:
     looped = subject(workdir, LOOP, progress=PROGRESS)
-    findings = found_in_time(lambda total_s: found(looped, steps_vcpus=(0.5, 0.25), total_s=total_s), 8.0)
-    assert [(each.question, each.column) for each in findings.readings] == [
-        ("type", "local/here"),
-        ("nodes", "1"),
-        ("step", "0.5 vCPU"),
-        ("step", "0.25 vCPU"),
-    ]
-    assert findings.measure is Measure.PROGRESS
+    columns = [("type", "local/here"), ("nodes", "1"), ("step", "0.5 vCPU"), ("step", "0.25 vCPU")]
+    findings = found_with(
+        lambda findings: findings.measure is Measure.PROGRESS and asked(findings) == columns,
+        lambda total_s: found(looped, steps_vcpus=(0.5, 0.25), run_s=total_s / 5, total_s=total_s),
+        4.0,
+    )
+    assert (findings.measure, asked(findings)) == (Measure.PROGRESS, columns), findings.notes
     assert findings.duration_s > 0
 
 
 def test_run_of_one_more_node_answers_for_that_only(workdir: Path) -> None:
     looped = subject(workdir, LOOP, progress=PROGRESS)
-    findings = found_in_time(lambda total_s: found(looped, nodes=2, total_s=total_s), 6.0)
-    assert [(each.question, each.column) for each in findings.readings] == [("nodes", "2")], findings.notes
+    findings = found_with(asked, lambda total_s: found(looped, nodes=2, total_s=total_s), 3.0)
+    assert asked(findings) == [("nodes", "2")], findings.notes
 
 
 @pytest.mark.parametrize(
@@ -270,27 +280,27 @@ def test_two_nodes_do_twice_what_each_counts_for_itself(
 
 
 class LittleFree(EngineHost):
-    """This machine while others use all of its memory but 512 MiB, which are filled at once."""
+    """This machine while others use all of its memory but 128 MiB, which are filled at once."""
 
     @property
     def free_mib(self) -> float:
-        return 512.0
+        return 128.0
 
 
 @needs_stress_ng
 def test_tuned_sources_give_pressures_between_nothing_and_all(workdir: Path) -> None:
-    sources = ("integer", "memory-capacity", "network-bandwidth", "no-such-source")
+    sources = ("memory-capacity", "network-bandwidth", "no-such-source", "integer")
     looped = subject(workdir, LOOP, progress=PROGRESS)
     reports: list[list[Findings]] = []
+    both = {(question, "memory-capacity") for question in ("tolerated", "caused")}
 
     def run(total_s: float) -> Findings:
         reports.append([])
         return found(looped, LittleFree(), sources=sources, total_s=total_s, report=reports[-1].append)
 
-    findings = found_in_time(run, 30.0)
+    findings = found_with(lambda findings: both <= set(asked(findings)), run, 12.0)
     pressures = {(each.question, each.column): each for each in findings.readings if each.question != "step"}
-    for question in ("tolerated", "caused"):
-        assert (question, "memory-capacity") in pressures
+    assert both <= set(pressures), findings.notes
     for each in findings.readings:
         if each.question in ("tolerated", "caused"):
             assert 0 <= each.low <= each.value <= each.high <= 100
@@ -302,8 +312,13 @@ def test_tuned_sources_give_pressures_between_nothing_and_all(workdir: Path) -> 
 
 def test_missing_stress_ng_is_noted_and_the_rest_measured(workdir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hcloud.profiler.sources.shutil.which", lambda _: None)
-    findings = found(subject(workdir, LOOP, progress=PROGRESS), sources=("integer", "memory-capacity", "l2"))
-    assert [each.question for each in findings.readings] == ["type", "step", "caused"]
+    looped, questions = subject(workdir, LOOP, progress=PROGRESS), ["type", "step", "caused"]
+    findings = found_with(
+        lambda findings: [question for question, _ in asked(findings)] == questions,
+        lambda total_s: found(looped, sources=("integer", "memory-capacity", "l2"), run_s=total_s / 5, total_s=total_s),
+        6.0,
+    )
+    assert [question for question, _ in asked(findings)] == questions, findings.notes
     assert sum("stress-ng is not installed" in note for note in findings.notes) == 1
 
 
@@ -393,8 +408,12 @@ def test_missing_work_directory_is_noted(tmp_path: Path) -> None:
 @needs_stress_ng
 def test_without_groups_sources_are_on_or_off_and_that_is_said(workdir: Path) -> None:
     host, looped = EngineHost(isolation=_isolation(), cgroup=None), subject(workdir, LOOP, progress=PROGRESS)
-    findings = found_in_time(lambda total_s: found(looped, host, sources=("integer",), total_s=total_s), 10.0)
-    assert ("tolerated", "integer") in [(each.question, each.column) for each in findings.readings]
+    findings = found_with(
+        lambda findings: ("tolerated", "integer") in asked(findings),
+        lambda total_s: found(looped, host, sources=("integer",), total_s=total_s),
+        6.0,
+    )
+    assert ("tolerated", "integer") in asked(findings), findings.notes
     assert any("no writable control groups" in note for note in findings.notes)
 
 
@@ -402,7 +421,11 @@ def _as_user(workdir: Path) -> dict[str, Any]:
     # A process that changed its user is closed to itself in /proc until it says otherwise; one born so is not.
     ctypes.CDLL(None).prctl(4, 1, 0, 0, 0)
     looped = subject(workdir, LOOP, progress=PROGRESS)
-    findings = found_in_time(lambda total_s: found(looped, total_s=total_s), 6.0)
+    findings = found_with(
+        lambda findings: findings.measure is Measure.PROGRESS,
+        lambda total_s: found(looped, run_s=total_s / 5, total_s=total_s),
+        4.0,
+    )
     return {"measure": findings.measure, "columns": [each.column for each in findings.readings]}
 
 

@@ -5,13 +5,16 @@ import json
 import os
 import subprocess
 import xml.etree.ElementTree as ElementTree
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from hcloud.cli.profile import profile
 from hcloud.plots import to_svg
 from hcloud.profiler.source_charts import document, sentences, sources_figure, write_files
-from hcloud.profiler.sources import source_named
+from hcloud.profiler.sources import InterferenceSource, source_named
 from hcloud.profiler.validation import INTENSITIES, SourceValidation, Validation
 from tests.machine import needs_stress_ng
 from tests.warm import WARM
@@ -82,7 +85,7 @@ def test_files_hold_the_same_table_and_a_picture(tmp_path: Path) -> None:
 
 @needs_stress_ng
 def test_short_measurement_finds_the_right_directions(tmp_path: Path) -> None:
-    options = ("--validate", "--seconds", "9", "--repeats", "2", "--out", str(tmp_path / "out"), "-o", "json")
+    options = ("--validate", "--seconds", "3", "--out", str(tmp_path / "out"), "-o", "json")
     done = listed("integer", "memory-capacity", *options)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
@@ -94,7 +97,21 @@ def test_short_measurement_finds_the_right_directions(tmp_path: Path) -> None:
     assert integer["slowdown_cpu"] > 0
     assert memory["pressure_100"] > memory["pressure_25"]
     assert (tmp_path / "out/sources.svg").exists()
-    assert found["repeats"] == 2
+    assert found["repeats"] == 1
+
+
+@needs_stress_ng
+def test_sources_seconds_and_repeats_are_measured_as_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = list[tuple[list[str], float, int]]()
+
+    def noted(chosen: Sequence[InterferenceSource], *, seconds: float, repeats: int, **_: object) -> Validation:
+        asked.append(([each.name for each in chosen], seconds, repeats))
+        return validation(measured("integer", cpu=2.0))
+
+    monkeypatch.setattr("hcloud.cli.profile.validate", noted)
+    options = ["sources", "integer", "l2", "--validate", "--seconds", "7", "--repeats", "3", "-o", "json"]
+    assert CliRunner().invoke(profile, options).exit_code == 0
+    assert asked == [(["integer", "l2"], 7.0, 3)]
 
 
 def listed(*arguments: str, **changes: str) -> subprocess.CompletedProcess[str]:
