@@ -37,6 +37,8 @@ WIREGUARD = "wireguard"
 GANG_PORTS = range(51_820, 52_844)
 """UDP ports that hosts of a gang must let each other reach; 51820 is WireGuard's own."""
 """What a worker reports that can connect the nodes of a gang across hosts."""
+PAUSED_MOST_S = 3600.0
+"""A worker resumes by itself what was paused for so long: the daemon never pauses anything that long."""
 MOST_RESERVED = 1_000_000
 """Limit of reserved instances of one type in one place."""
 
@@ -444,6 +446,8 @@ class UnitSample:
     """Latency over the last interval by percentile ("50", "99")."""
     cpus: tuple[int, ...] = ()
     """The CPUs on which its processes may run; empty: all of the instance, or not known."""
+    paused_s: float = 0.0
+    """How long it was paused since its start, in sum."""
     looks: int = 1
     """Readings that this sample stands for: workers omit readings of a unit that continues steadily."""
 
@@ -548,6 +552,16 @@ class ResizeResult:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PauseResult:
+    """The outcome of pausing or resuming a unit."""
+
+    outcome: Literal["done", "refused", "unknown"]
+    """``done``: it is as wanted, or soon; ``refused``: it is as before, do not repeat; ``unknown``: repeat."""
+    detail: str = ""
+    """Why it was refused."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LogChunk:
     """A piece of a unit's output."""
 
@@ -624,9 +638,9 @@ class AdmittedMachine:
 class Runner(Protocol):
     """The engine: starts units on instances and reports their state.
 
-    Between two calls of ``observe``, ``start``, ``stop``, ``resize``, ``renew``, ``read_logs`` and ``forget`` together
-    wait a fraction of a second for answers, whatever hangs. What is unanswered by then goes on, is not sent again while
-    it does, and its answer is returned by the next equal call.
+    Between two calls of ``observe``, ``start``, ``stop``, ``resize``, ``pause``, ``renew``, ``read_logs`` and
+    ``forget`` together wait a fraction of a second for answers, whatever hangs. What is unanswered by then goes on, is
+    not sent again while it does, and its answer is returned by the next equal call.
     """
 
     def observe(self) -> RunnerView:
@@ -673,6 +687,17 @@ class Runner(Protocol):
 
         Refused if the instance cannot enforce limits or has no such CPUs, if the unit is unknown or has ended, or if a
         later leader ``epoch`` has already resized it: a suspended daemon's call may arrive late.
+        """
+        ...
+
+    def pause(self, units: Mapping[UnitId, tuple[InstanceId, bool]], *, epoch: int = 0) -> Mapping[UnitId, PauseResult]:
+        """Pause running units (True) or let them run again (False); idempotent. Returns one result per unit.
+
+        A paused unit keeps its memory and files and gets no CPU time. Its time limit does not count that time. A stop
+        ends it as any other. Its worker resumes it by itself after ``PAUSED_MOST_S``, in case no daemon is left.
+
+        Refused if the unit is unknown, has ended, runs tasks or a measurement, or if a later leader ``epoch`` has
+        already changed it.
         """
         ...
 

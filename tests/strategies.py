@@ -231,6 +231,11 @@ allocations = st.builds(
     gpus=cpu_sets,
     pinned_from=st.none() | cpu_sets,
     yielded_at=maybe_moments,
+    paused_at=maybe_moments,
+    paused_text=texts,
+    resumed_at=maybe_moments,
+    paused_s=st.floats(0, 1e6),
+    refuses_pause=st.booleans(),
 )
 corrections = st.builds(
     Correction,

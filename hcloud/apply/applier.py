@@ -17,6 +17,7 @@ from typing import TypeVar
 
 from hcloud.apply.jobs import classify, correct, enqueue, finish, make_tasks, mark_preempted, miss, profile, wait
 from hcloud.apply.machines import LaunchBudgetView, MachineActions, drain, emit_provider_error, on_demand_price, renew
+from hcloud.apply.pauses import PauseActions
 from hcloud.apply.unit_index import UnitIndex
 from hcloud.apply.units import UnitActions
 from hcloud.buckets import InputPreparer
@@ -33,6 +34,7 @@ from hcloud.planner.plan import (
     Launch,
     MakeTasks,
     Miss,
+    Pause,
     Place,
     Plan,
     Preempted,
@@ -68,6 +70,10 @@ _ROW_ACTIONS: Mapping[type, Callable[[Transaction, Action], object]] = {
     Correct: correct,  # type: ignore[dict-item]
     Drain: drain,  # type: ignore[dict-item]
 }
+
+
+_ANSWERED_LATER = (IntentKind.START, IntentKind.RESIZE, IntentKind.PAUSE)
+"""Intents that workers may answer after the call for them has returned."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,6 +143,7 @@ class Applier:
             checkpoints_dir=checkpoints_dir,
             is_on_one_host=lambda name: isinstance(providers.get(name), GangNetworkSupport),
         )
+        self.pauses = PauseActions(store=store, runner=runner, clock=clock)
         if unseal is not None:
             self.units.unseal = unseal
         self.units.inputs = inputs
@@ -158,6 +165,7 @@ class Applier:
         done = self._rows(plan, refused, lease)
         done += self._stops(plan, refused, lease)
         done += self._resizes(plan, refused, lease)
+        done += self._pauses(plan, refused, lease)
         done += self._terminates(plan, policy, refused, lease)
         # After the stops: renewals need users' limits to be kept, and the daemon may die in between.
         renewals = [a for a in plan.actions if isinstance(a, Renew)]
@@ -183,18 +191,19 @@ class Applier:
     ) -> int:
         """Repeat the open intents that are due, of an earlier process or after an error; return how many.
 
-        ``answered``: units whose start or resize has been answered, so that their intents are due.
+        ``answered``: units whose start, resize or pause has been answered, so that their intents are due.
         """
         now = self.clock.now()
         due: dict[IntentKind, list[Intent]] = {kind: [] for kind in IntentKind}
         jobs = {unit.partition(".")[0] for unit in answered}
         for intent in intents:
-            is_answered = intent.kind in (IntentKind.START, IntentKind.RESIZE) and intent.subject in jobs
+            is_answered = intent.kind in _ANSWERED_LATER and intent.subject in jobs
             if intent.retry_at <= now or is_answered:
                 due[intent.kind].append(intent)
         drives: Mapping[IntentKind, Drive] = {  # what frees capacity and money first
             IntentKind.STOP: self.units.drive_stops,
             IntentKind.RESIZE: self.units.drive_resizes,
+            IntentKind.PAUSE: self.pauses.drive,
             IntentKind.TERMINATE: self.machines.drive_terminates,
             IntentKind.LAUNCH: self._launching(policy),
             IntentKind.START: self.units.drive_starts,
@@ -230,6 +239,13 @@ class Applier:
 
         done, intents = self._record(actions, refused, lease, recording)
         self._drive(list(chain.from_iterable(intents)), self.units.drive_resizes, lease)
+        return list(done)
+
+    def _pauses(self, plan: Plan, refused: list[Refusal], lease: LeaderLease | None) -> list[Action]:
+        # First those that are resumed: a machine is never idle between two sets of units.
+        actions = sorted((a for a in plan.actions if isinstance(a, Pause)), key=lambda each: not each.undo)
+        done, intents = self._record(actions, refused, lease, lambda: self.pauses.record)
+        self._drive(intents, self.pauses.drive, lease)
         return list(done)
 
     def _terminates(

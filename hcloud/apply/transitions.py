@@ -115,7 +115,8 @@ def record_correction(
 
 
 def _emit_finished(txn: Transaction, job: Job) -> None:
-    run_s = run_time_s(job)
+    run_s, paused = run_time_s(job), paused_s(job)
+    pauses: dict[str, Any] = {"paused_s": round(paused, 3)} if paused else {}
     of_array: dict[str, Any] = {"array": job.array} if job.array else {}
     txn.emit(
         EventKind.JOB_FINISHED,
@@ -126,7 +127,8 @@ def _emit_finished(txn: Transaction, job: Job) -> None:
         deadline_at=job.deadline_at,
         target_met=deadline_met(job),
         run_s=run_s,
-        queue_s=max(0.0, _last_end(job, txn.now) - job.eligible_at - run_s),
+        queue_s=max(0.0, _last_end(job, txn.now) - job.eligible_at - run_s - paused),
+        **pauses,
         attempts=job.attempts_made,
         stopped=was_stopped(job),
         **of_array,
@@ -135,13 +137,20 @@ def _emit_finished(txn: Transaction, job: Job) -> None:
 
 
 def run_time_s(job: Job) -> float:
-    """Return how long the last attempt ran, from first start to last end, in seconds; 0 if it never started."""
+    """Return how long the last attempt ran, from first start to last end without pauses, in seconds; 0 if it never
+    started."""
     if job.run is not None and job.run.own is not None:
         return job.run.own.ended_at - job.run.own.started_at
     held = job.attempt.allocations if job.attempt else ()
     starts = [a.started_at for a in held if a.started_at is not None]
     ends = [a.ended_at for a in held if a.ended_at is not None]
-    return max(0.0, max(ends) - min(starts)) if starts and ends else 0.0
+    return max(0.0, max(ends) - min(starts) - paused_s(job)) if starts and ends else 0.0
+
+
+def paused_s(job: Job) -> float:
+    """Return how long the last attempt of a job that has ended was paused, in seconds."""
+    held = job.attempt.allocations if job.attempt else ()
+    return max((each.paused_s for each in held), default=0.0)
 
 
 def was_stopped(job: Job) -> bool:
@@ -211,6 +220,9 @@ def release_allocation(txn: Transaction, job: Job, rank: int, **end: Any) -> Job
     if job.run is not None:  # all tasks of the unit are settled with its end
         job, end = settle_run(txn, job, end)
     ended = replace_fields(held, **end)
+    if ended.paused_at is not None:
+        paused = ended.total_paused_s(txn.now)
+        ended = replace_fields(ended, paused_at=None, paused_text="", paused_s=paused)
     others = tuple(ended if a.rank == rank else a for a in attempt.allocations)
     after = txn.put_job(replace_fields(job, attempt=replace_fields(attempt, allocations=others)))
     txn.emit(

@@ -255,7 +255,7 @@ def explain(job: str, form: str) -> None:
 def job_detail(job: dict[str, Any], now: float) -> list[tuple[str, str]]:
     """Return the details of one job as (name, text) pairs."""
     spec, attempt = job["spec"], job["attempt"]
-    need = spec["resources"]
+    need, held = spec["resources"], attempt["allocations"] if attempt else []
     failures = f", failures: {', '.join(job['failures'])}" if job["failures"] else ""
     gpus = f", {Gpus(**need['gpus']).words()}" if need.get("gpus") else ""
     lines = [
@@ -264,6 +264,7 @@ def job_detail(job: dict[str, Any], now: float) -> list[tuple[str, str]]:
         ("state", job["state"] + (f" ({job['wait_text'] or job['wait_code']})" if job["wait_code"] else "")),
         ("tasks", count_words(job["tasks"]) if job["tasks"] else ""),
         ("misses", job["unmet_text"]),
+        ("paused", "; ".join(filter(None, (each.get("paused_text") for each in held if each["ended_at"] is None)))),
         ("outcome", job["outcome"]),
         ("command", " ".join(spec["command"])),
         ("target", target_text(spec["target"])),

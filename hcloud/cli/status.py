@@ -344,7 +344,8 @@ def waits_for(job: dict[str, Any]) -> str:
         return count_words(job["tasks"]) + waits
     if job["state"] in ("placed", "running") and job["attempt"]:
         places = " ".join(each["instance_id"] for each in job["attempt"]["allocations"] if each["ended_at"] is None)
-        return f"{places}; {job['unmet_text']}" if job["unmet_text"] else places
+        paused = [each.get("paused_text") for each in job["attempt"]["allocations"] if each["ended_at"] is None]
+        return "; ".join(filter(None, (places, job["unmet_text"], *paused)))
     return " ".join(dict.fromkeys(job["awaiting"])) or str(job["wait_text"] or job["wait_code"])
 
 

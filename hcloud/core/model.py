@@ -392,11 +392,24 @@ class Allocation:
     """The CPUs before, until its worker has confirmed the new ones; None: it is not being pinned."""
     yielded_at: float | None = None
     """When it was stopped, as an optional rank, to make room for a job with a target; its end decides nothing."""
+    paused_at: float | None = None
+    """Since when it is paused, or its worker is asked to; None: it runs. ``paused_text`` says why."""
+    paused_text: str = ""
+    resumed_at: float | None = None
+    """When its last pause ended; None: never."""
+    paused_s: float = 0.0
+    """How long its ended pauses were in sum."""
+    refuses_pause: bool = False  # its worker refused to pause it: it is not asked again
 
     @property
     def released(self) -> bool:
         """Whether the unit is known to be over."""
         return self.ended_at is not None
+
+    def total_paused_s(self, now: float) -> float:
+        """Return how long it has been paused up to ``now``, or up to its end, in seconds."""
+        until = now if self.ended_at is None else self.ended_at
+        return self.paused_s + max(0.0, until - (until if self.paused_at is None else self.paused_at))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -779,6 +792,7 @@ class IntentKind(StrEnum):
     START = "start"
     STOP = "stop"
     RESIZE = "resize"
+    PAUSE = "pause"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -790,7 +804,7 @@ class Intent:
 
     token: str
     """Identifies the effect: the instance's launch token, ``terminate:<instance>``, ``start:<attempt>:<rank>``,
-    ``stop:<attempt>``, ``stop:<unit>`` or ``resize:<unit>``."""
+    ``stop:<attempt>``, ``stop:<unit>``, ``resize:<unit>`` or ``pause:<unit>`` (also to resume)."""
     kind: IntentKind
     subject: str
     """Id of the instance, attempt or unit."""
@@ -807,12 +821,11 @@ class EventKind(StrEnum):
 
     JOB_SUBMITTED = "job_submitted"  # name, tags, target_kind, vcpus, memory_mib, gpus (in words, if any), nodes,
     #                       priority, features (what predicts its run time; empty: it is not predicted); target fields;
-    #                       image, framework, checkpoint ("every 30 s"), if any;
-    #                       of an array: tasks (how many); of a task, when it is made: array, task (its id),
-    #                       submitted_at; of a job that waits for others: after ("job-7:succeeded")
+    #                       image, framework, checkpoint ("every 30 s"), if any; of an array: tasks (how many); of a
+    #                       task: array, task (its id), submitted_at; of one that waits: after ("job-7:succeeded")
     JOB_STATE = "job_state"  # from, to, code, text (+ numbers of the reason)
-    JOB_FINISHED = "job_finished"  # state, outcome, deadline_at, target_met (bool|None), run_s, queue_s, attempts,
-    #                       stopped (bool: it would have run longer), features (as in job_submitted); of a task: array
+    JOB_FINISHED = "job_finished"  # state, outcome, deadline_at, target_met (bool|None), run_s, queue_s, paused_s,
+    #                       attempts, stopped (bool: it would have run longer), features (as in job_submitted); array
     ATTEMPT_PLACED = "attempt_placed"  # attempt, allocations: "inst:rank:vcpus:memory_mib", code, text, gpus (if
     #                       any): "inst:rank:0-1", candidates:
     #                       "type column market|usd_per_h of a rank|predicted|low|high|rejection", the chosen first;
@@ -822,16 +835,14 @@ class EventKind(StrEnum):
     UNIT_ENDED = "unit_ended"  # attempt, rank, exit_code, cause, detail, started_at, cpu_s, memory_mib_max
     TASKS_ENDED = "tasks_ended"  # of an array: attempt (of the task that leads the run), unit, ended: "first-last|
     #                       started_at|ended_at|exit_code|cause" by position; ids: those of these tasks
-    UNIT_RESIZED = (
-        "unit_resized"  # attempt, rank, vcpus, memory_mib, gpu_share; cpus ("0-3,8"; "": any) if it is pinned
-    )
+    UNIT_RESIZED = "unit_resized"  # attempt, rank, vcpus, memory_mib, gpu_share; cpus ("0-3,8"; "": any) if pinned
+    UNIT_PAUSED = "unit_paused"  # attempt, rank, code, text
+    UNIT_RESUMED = "unit_resumed"  # attempt, rank, paused_s (this time), code, text
     TARGET_MISSED = "target_missed"  # attempt, code (met: no longer), text, by, measured, wanted
     CORRECTION = "correction"  # attempt, step, code, text, measured, wanted and other numbers of the reason
     SAMPLE = "sample"  # attempt, rank, cpu_s, taken_s, memory_mib, read_mib, written_mib, progress, requests_per_s,
     #                    latency_ms_pNN
-    JOB_PROFILED = (
-        "job_profiled"  # application, runs, measure, readings: "question:column:value:low:high:runs", notes, text
-    )
+    JOB_PROFILED = "job_profiled"  # application, runs, measure, readings ("question:column:value:low:high:runs"), text
     JOB_CLASSIFIED = "job_classified"  # application, source (profiled | known | prior), quality_target, quality_class,
     #                       nearest, predicted (perf alone at its own resources), predicted_low, predicted_high, text
     PREDICTION = "prediction"  # application, measure, instance type, nodes, vcpus, predicted, low, high, measured
@@ -855,9 +866,7 @@ class EventKind(StrEnum):
     ORPHAN = "orphan"  # provider_id: it has our owner tag but no record; action
     POLICY_CHANGED = "policy_changed"  # name, digest, ok (bool), text
     OPERATOR_ORDER = "operator_order"  # what: drain | undo | destroy | resume; scope, name, deadline_at, text
-    COMMITMENT = (
-        "commitment"  # provider, commitment_kind, commitment, count (0: it has ended), unused, usd_per_h, ends_at
-    )
+    COMMITMENT = "commitment"  # provider, commitment_kind, commitment, count (0: ended), unused, usd_per_h, ends_at
     DAEMON = "daemon"  # what: started | stopped | leader | recovered | pruned (records, before)
 
 

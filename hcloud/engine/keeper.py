@@ -39,6 +39,7 @@ from hcloud.engine.idle_keepers import GivenUnit, next_unit, say_begun
 from hcloud.engine.images import image_environment, mount_image, unmount_image
 from hcloud.engine.launch import Entrance, RunningCommand
 from hcloud.engine.limits import Bounds, group_for, kill_each, limit_process
+from hcloud.engine.pause import PauseControl
 from hcloud.engine.prepared_roots import PreparedRoot
 from hcloud.engine.profiling import Measurement, Profile
 from hcloud.engine.sampling import Sampler
@@ -105,6 +106,7 @@ class Keeper:
         """Whether nothing is left of what was started."""
         self._image_environment: dict[str, str] = {}
         self._network = GangNetwork()
+        self._pause = PauseControl(unit, self._group, self._own_processes)
 
     # ------------------------------------------------------------------------------------------------------- the walk
     def run(self) -> None:
@@ -488,8 +490,13 @@ class Keeper:
 
     def _patience(self) -> float:
         now = time.monotonic()
-        times = [each for each in (self._deadline, self._kill_at, self._begun_look_at) if each is not None]
+        times = [each for each in (self._time_limit, self._kill_at, self._begun_look_at) if each is not None]
         return max(0.0, min([now + WATCH_S, *times]) - now)
+
+    @property
+    def _time_limit(self) -> float | None:
+        """When its time is over, which does not count pauses (monotonic seconds); None: never, as it is now."""
+        return None if self._deadline is None or self._pause.is_on else self._deadline + self._pause.total_s
 
     def _reap(self) -> None:
         """Collect dead children: the command, and orphans of its that were handed to us."""
@@ -512,7 +519,7 @@ class Keeper:
 
     def _hold_bounds(self, running: RunningCommand | Measurement) -> None:
         now = time.monotonic()
-        if self._deadline is not None and now >= self._deadline and not self._stopping:
+        if (limit := self._time_limit) is not None and now >= limit and not self._stopping:
             self._decide(FailureCause.TIMEOUT, f"it ran longer than max_runtime_s {self._spec.max_runtime_s:g}")
             self._ask_to_end(running)
         if self._stop_asked() and not self._stopping:
@@ -521,6 +528,7 @@ class Keeper:
             self._ask_to_end(running)
         self._signal_checkpoint(running)
         self._hold_cpus()
+        self._hold_pause()
         overrun = self._sampler.look(running.pid)
         if overrun is not None:
             self._decide(*overrun)
@@ -535,6 +543,17 @@ class Keeper:
         if (self._group is None or not self._group.can_pin) and (cpus := self._unit.pinned_to):
             pin_each(self._group.processes() if self._group is not None else descendants(os.getpid()), cpus)
 
+    def _hold_pause(self) -> None:
+        """Pause or resume the unit as the daemon asked; one that is to end runs."""
+        changed = not self._stopping and self._pause.hold()
+        self._sampler.paused_s = self._pause.total_s
+        if changed:
+            self._sampler.sample_now()
+
+    def _own_processes(self) -> set[int]:
+        """Return what runs below this process, without the program of a gang's network."""
+        return descendants(os.getpid()) - {self._network.program or 0}
+
     # ------------------------------------------------------------------------------------------------------------ end
     def _stop_asked(self) -> bool:
         return (self._unit.path / "stop.json").exists()
@@ -543,10 +562,11 @@ class Keeper:
         """Send TERM to the command and all its children, but not to the sandbox's own two processes."""
         self._stopping = True
         self._kill_at = time.monotonic() + self._spec.stop_grace_s
+        self._pause.resume()
         if isinstance(running, Measurement):  # it ends what it started, and tells what it found by then
             _send(running.pid, signal.SIGTERM)
             return
-        own = descendants(os.getpid()) - {self._network.program}
+        own = self._own_processes()
         if self._isolation.bwrap:
             own -= {running.pid} | descendants(running.pid, depth=1)
         for pid in own:
@@ -569,6 +589,7 @@ class Keeper:
 
     def _kill_everything(self) -> bool:
         """Kill the whole tree; return whether nothing is left of it."""
+        self._pause.resume()
         gone = self._group.kill(self._reap) if self._group is not None else True
         deadline = time.monotonic() + KILL_S
         self._reap()

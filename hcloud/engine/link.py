@@ -142,7 +142,7 @@ class LinkHost:
                     for unit_id in request["units"]:
                         self._uploads.forget(unit_id)
                     return await self._supervise(request)
-                case "start" | "refuse" | "stop" | "renew" | "resize":
+                case "start" | "refuse" | "stop" | "renew" | "resize" | "pause":
                     return await self._supervise(request)
         except (OSError, ValueError) as error:
             return {"unknown": f"{request['op']}: {error}"}

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import grpc
 
@@ -42,6 +42,7 @@ from hcloud.provider import (
     LogPiece,
     OutputsManifest,
     OutputsPiece,
+    PauseResult,
     ResizeResult,
     RunnerView,
     StartResult,
@@ -179,7 +180,7 @@ class GatewayRunner:
         with self._lock:
             self._calls.begin_round()
             # Looked up first: what is observed then is newer than these answers.
-            answered = self._calls.answered("start", "resize")
+            answered = self._calls.answered("start", "resize", "pause")
             if self._observing is None:
                 self._observing = self._wire.observe(self._epoch, self._until)
             began = time.monotonic()
@@ -406,6 +407,15 @@ class GatewayRunner:
         answers = zip(units, self._calls.ask(commands), strict=True)
         return {unit: _resize_result(answer) for unit, answer in answers}
 
+    def pause(self, units: Mapping[UnitId, tuple[InstanceId, bool]], *, epoch: int = 0) -> Mapping[UnitId, PauseResult]:
+        """Pause running units, or let them run again."""
+        commands = []
+        for unit, (instance_id, paused) in units.items():
+            request: Answer = {"op": "pause", "unit": unit, "paused": paused, "epoch": epoch}
+            commands.append(Command(("pause", unit, paused, epoch), instance_id, request, is_news=True))
+        answers = zip(units, self._calls.ask(commands), strict=True)
+        return {unit: _pause_result(answer) for unit, answer in answers}
+
     def renew(self, expiries: Mapping[InstanceId, float]) -> frozenset[InstanceId]:
         """Send machines their new expiry, which renews their lease."""
         commands = [
@@ -512,6 +522,15 @@ def _resize_result(answer: Answer | None) -> ResizeResult:
     if "refused" in answer:
         return ResizeResult(outcome="refused", detail=answer["refused"])
     return ResizeResult(outcome="unknown", detail=_words(answer))
+
+
+def _pause_result(answer: Answer | None) -> PauseResult:
+    if answer is None:
+        return PauseResult(outcome="unknown", detail="its worker has not answered yet")
+    if "done" in answer:
+        return PauseResult(outcome="done")
+    outcome: Literal["refused", "unknown"] = "refused" if "refused" in answer else "unknown"
+    return PauseResult(outcome=outcome, detail=_words(answer))
 
 
 def _words(answer: Answer) -> str:

@@ -81,6 +81,8 @@ class Sampler:
             self._metrics = MetricsReader(spec.metrics, sandboxed=sandboxed, group=group)
         self._is_read_often = spec.metrics is not None and spec.metrics.every_s <= SAMPLE_S
         self._read_at = 0.0
+        self.paused_s = 0.0
+        """How long the unit was paused so far."""
         self._first_sample = self._next_sample = time.monotonic() + FIRST_SAMPLE_S
         self._next_count = self._first_sample
         self.ended = EndedProcesses()
@@ -111,6 +113,10 @@ class Sampler:
             return False
         self._read_at = self._metrics.span[1]
         return True
+
+    def sample_now(self) -> None:
+        """Take a sample that was not due yet: the unit is paused or resumed."""
+        self._write(self._measure())
 
     def finish(self) -> None:
         """Take the last sample: the command has ended, its group still knows what it used.
@@ -185,9 +191,13 @@ class Sampler:
             requests_per_s=measured.get("requests_per_s"),
             latency_ms=measured.get("latency_ms", {}),
             cpus=self._cpus,
+            paused_s=self.paused_s,
         )
+        plain = asdict(sample)
+        if not self.paused_s:  # daemons of before do not know it
+            del plain["paused_s"]
         try:
-            self._unit.write("sample.json", asdict(sample))
+            self._unit.write("sample.json", plain)
         except OSError:  # a full disk costs samples, not the unit
             return
 

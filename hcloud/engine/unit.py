@@ -14,6 +14,7 @@ Layout of ``<state_dir>/units/<unit id>/``::
     tasks.json     what became of the tasks of a unit that runs many, as in their log
     stop.json      why the unit is to end; the first one counts
     bounds.json    in which epoch the daemon led that bounded it last, and the CPUs it pinned it to, if any did
+    pause.json     whether it is to be paused, and in which epoch the daemon led that said so last
     exit.json      how it ended: written once, durably
     log/           output in segments (``output``), from the first one on; the log of tasks (``task_log``)
     root/          the unit's own files: ``job`` (work directory), ``home``, ``tmp``
@@ -50,7 +51,7 @@ from hcloud.provider import ExitRecord
 LOCK = "keeper.lock"
 OLD_KEEPER = "keeper.json"
 """Where keepers of version 0.1.0 wrote their process id."""
-EXIT, BOUNDS = "exit.json", "bounds.json"
+EXIT, BOUNDS, PAUSE = "exit.json", "bounds.json", "pause.json"
 STOP_SIGNAL = signal.SIGUSR1
 PROGRESS = "tasks.json"
 WORKDIR, RESTORE, CHECKPOINT_ASKED = "workdir.tar.gz", "restore.tar", "checkpoint-asked.json"
@@ -201,6 +202,21 @@ class Unit:
         if epoch < last:
             raise UnitRefused(f"{self.id} was bounded since by who leads now (epoch {last}, not {epoch})")
         self.write(BOUNDS, {**before, "epoch": epoch} | ({} if cpus is None else {"cpus": cpus}))
+
+    def request_pause(self, paused: bool, epoch: int) -> None:
+        """Have its keeper pause it or let it run; raises UnitRefused where a later daemon said something since."""
+        before = self.read(PAUSE) or {}
+        last = int(before.get("epoch", epoch))
+        if epoch < last:
+            raise UnitRefused(f"{self.id} was paused or resumed since by who leads now (epoch {last}, not {epoch})")
+        if before != (now := {"paused": paused, "epoch": epoch}):
+            self.write(PAUSE, now)
+        self.signal_keeper(STOP_SIGNAL)
+
+    @property
+    def is_to_pause(self) -> bool:
+        """Whether it is to be paused."""
+        return bool((self.read(PAUSE) or {}).get("paused", False))
 
     @property
     def pinned_to(self) -> tuple[int, ...]:

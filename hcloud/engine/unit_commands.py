@@ -37,6 +37,8 @@ class UnitCommands:
         """Run a command to its end, or kill it after ``timeout_s``; return what became of it, on the wire."""
         if os.geteuid() != 0 or not self.bwrap:
             return {"refused": "commands can be run only where the agent is root and jobs have a sandbox (bubblewrap)"}
+        if unit.is_to_pause:
+            return {"refused": f"{unit.id} is paused, so a command in it would not run"}
         if self._running >= AT_ONCE_MAX:
             return {"refused": f"{AT_ONCE_MAX} commands are run on this machine already; try again later"}
         self._running += 1

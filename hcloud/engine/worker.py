@@ -155,6 +155,7 @@ class WorkerSupervisor:
             "stop": self._stop,
             "renew": self._renew,
             "resize": self._resize,
+            "pause": self._pause,
             "forget": self._forget,
         }
 
@@ -455,6 +456,19 @@ class WorkerSupervisor:
         elif cpus is not None:
             unit.signal_keeper(STOP_SIGNAL)  # which sets them for each process
         return {"resized": True}
+
+    def _pause(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Have the keeper of a running unit pause it or let it run."""
+        unit = self._units.get(request["unit"])
+        if unit is None or unit.ended:
+            raise UnitRefused(f"{request['unit']} does not run on {self._bootstrap.instance_id}")
+        spec = (unit.read("spec.json") or {}).get("unit") or {}
+        if spec.get("tasks") is not None or spec.get("profile") is not None:
+            raise UnitRefused(f"{unit.id} runs tasks or a measurement, which cannot be paused")
+        if unit.read("started.json") is None:
+            return {"unknown": f"{unit.id} is only being prepared"}
+        unit.request_pause(bool(request["paused"]), int(request.get("epoch", 0)))
+        return {"done": True}
 
     def _cpus_asked(self, numbers: Sequence[int] | None) -> tuple[int, ...] | None:
         """Return the CPUs to pin a unit to, all of this machine where none is named. Raises UnitRefused."""

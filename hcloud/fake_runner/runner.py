@@ -32,6 +32,7 @@ from hcloud.provider import (
     MachineSource,
     OutputsManifest,
     OutputsPiece,
+    PauseResult,
     ResizeResult,
     RunnerView,
     SimulatedMachine,
@@ -202,6 +203,16 @@ class FakeRunner:
             bounded = [unit for unit, _ in results.values() if unit is not None]
             self._put(*bounded)
             for instance_id in dict.fromkeys(unit.instance_id for unit in bounded):
+                self._pace(instance_id, self._now)
+            return {each: result for each, (_, result) in results.items()}
+
+    def pause(self, units: Mapping[UnitId, tuple[InstanceId, bool]], *, epoch: int = 0) -> Mapping[UnitId, PauseResult]:
+        """Halt the work of units, or continue it; neighbours then run at the speeds that they have without it."""
+        with self._hold():
+            results = {each: self._paused(each, *wanted, epoch) for each, wanted in units.items()}
+            changed = [unit for unit, _ in results.values() if unit is not None]
+            self._put(*changed)
+            for instance_id in dict.fromkeys(unit.instance_id for unit in changed):
                 self._pace(instance_id, self._now)
             return {each: result for each, (_, result) in results.items()}
 
@@ -425,6 +436,34 @@ class FakeRunner:
         bounded = replace(life.unit, spec=spec, bounded_at=self._now, cpu_before_s=used_s, bounded_in=epoch)
         return bounded, ResizeResult(outcome="resized")
 
+    def _paused(
+        self, unit_id: UnitId, instance_id: InstanceId, paused: bool, epoch: int
+    ) -> tuple[FakeUnit | None, PauseResult]:
+        if not self._answers(instance_id):
+            return None, PauseResult(outcome="unknown", detail=f"the worker on {instance_id} does not answer")
+        life, now = self._on[instance_id].get(unit_id), self._now
+        if life is None or life.unit.spec is None or life.ended(now):
+            return None, PauseResult(outcome="refused", detail=f"{unit_id} does not run on {instance_id}")
+        unit, spec = life.unit, life.unit.spec
+        if instance_id in self._rigid or spec.tasks is not None or spec.profile is not None:
+            return None, PauseResult(outcome="refused", detail=f"{instance_id} cannot pause {unit_id}")
+        if epoch < unit.bounded_in:
+            return None, PauseResult(outcome="refused", detail=f"{unit_id} was changed by a newer leader")
+        if paused is (unit.paused_at is not None) or unit.stop_at < math.inf:
+            return replace(unit, bounded_in=epoch), PauseResult(outcome="done")
+        changed = replace(
+            unit,
+            done_s=life.done_s(now),
+            since_at=now,
+            cpu_before_s=life.cpu_s(now),
+            bounded_at=now,
+            bounded_in=epoch,
+            paused_at=now if paused else None,
+            paused_s=unit.paused_s if paused else unit.total_paused_s(now),
+            resumed_at=unit.resumed_at if paused else now,
+        )
+        return changed, PauseResult(outcome="done")
+
     def _stopped(
         self, unit_id: UnitId, instance_id: InstanceId, cause: FailureCause | None, tasks: tuple[Interval, ...] | None
     ) -> FakeUnit:
@@ -435,6 +474,9 @@ class FakeRunner:
         over = life is not None and life.ended(self._now)
         if over or (unit.stop_at < math.inf and (not unit.is_draining or tasks is not None)):
             return unit
+        if life is not None and unit.paused_at is not None:  # it is resumed, so that it can end
+            unit = replace(unit, paused_at=None, paused_s=unit.total_paused_s(self._now), since_at=self._now)
+            unit = replace(unit, bounded_at=self._now, resumed_at=self._now)
         task_end = life.end_of_other_task(self._now, tasks) if life is not None and tasks is not None else None
         stop_at = self._now if task_end is None else task_end
         return replace(unit, stop_at=stop_at, stop_cause=cause, is_draining=task_end is not None)
@@ -475,7 +517,11 @@ class FakeRunner:
         if self._surroundings is None or machine is None:
             return
         here = self._on[instance_id].values()
-        running = [(each, spec) for each in here if (spec := each.unit.spec) is not None and each.ends_at > at]
+        running = [
+            (each, spec)
+            for each in here
+            if (spec := each.unit.spec) is not None and each.ends_at > at and each.unit.paused_at is None
+        ]
         self._turns_at.pop(instance_id, None)
         if not running:
             return

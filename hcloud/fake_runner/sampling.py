@@ -131,7 +131,7 @@ class FakeSamplePolicy:
 def _goes_on(before: SimulatedUnit, now: SimulatedUnit) -> bool:
     """Return whether a unit runs as before, up to ``UNEVEN`` and without a change in meeting its target."""
     serves = bool(now.work.latency_ms)
-    was, now_is = (before.serves(), now.serves()) if serves else ((before.unit.speed,), (now.unit.speed,))
+    was, now_is = (before.serves(), now.serves()) if serves else ((before.unit.pace,), (now.unit.pace,))
     if any(abs(new - old) > UNEVEN * old for old, new in zip(was, now_is, strict=True)):
         return False
     return before.keeps_promise() is now.keeps_promise()

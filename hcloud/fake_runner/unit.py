@@ -15,7 +15,7 @@ from hcloud.engine.wire import unit_from_wire, unit_to_wire
 from hcloud.fake_runner.profile import found_by
 from hcloud.fake_runner.tasks import log_of, progress_of
 from hcloud.fake_runner.work import Work
-from hcloud.provider import ExitRecord, UnitReport, UnitSample, UnitSpec, UnitState, UnitStream
+from hcloud.provider import PAUSED_MOST_S, ExitRecord, UnitReport, UnitSample, UnitSpec, UnitState, UnitStream
 
 TERMINATED_CODE, KILLED_CODE = 143, 137
 OUT_OF_MEMORY_AFTER_S = 0.2
@@ -53,6 +53,28 @@ class FakeUnit:
     """Why its start was refused."""
     bounded_in: int = 0
     """Epoch of the leader that last changed its limits."""
+    paused_at: float | None = None
+    """Since when it is paused; None: it runs."""
+    paused_s: float = 0.0
+    """How long its ended pauses were in sum."""
+    resumed_at: float = 0.0
+    """When its last pause ended."""
+
+    @property
+    def pace(self) -> float:
+        """Work that it does in a second: none while it is paused."""
+        return self.speed if self.paused_at is None else 0.0
+
+    @property
+    def works_from(self) -> float:
+        """Since when it works at ``speed``; if it is paused, when its worker resumes it by itself."""
+        if self.paused_at is not None:
+            return self.paused_at + PAUSED_MOST_S
+        return (self.started_at or 0.0) if self.since_at is None else self.since_at
+
+    def total_paused_s(self, at: float) -> float:
+        """Return how long it was paused up to a time."""
+        return self.paused_s + (0.0 if self.paused_at is None else max(0.0, min(at, self.works_from) - self.paused_at))
 
     def to_json(self) -> dict[str, Any]:
         """Return it as JSON values, without secrets: a unit that another process takes over has no values of these."""
@@ -75,6 +97,9 @@ class FakeUnit:
             "cpu_before_s": self.cpu_before_s,
             "refusal": self.refusal,
             "bounded_in": self.bounded_in,
+            "paused_at": self.paused_at,
+            "paused_s": self.paused_s,
+            "resumed_at": self.resumed_at,
         }
 
     @classmethod
@@ -195,12 +220,15 @@ class SimulatedUnit:
             requests_per_s=served if spec.metrics is not None else None,
             latency_ms=self._latency_ms() if spec.metrics is not None else {},
             cpus=spec.cpus,
+            paused_s=self.unit.total_paused_s(until),
             looks=looks,
         )
 
     def cpu_s(self, at: float) -> float:
         """Return the CPU time used up to ``at``, at which it must be running."""
         spec, since = self.unit.spec, self.unit.bounded_at or self.unit.started_at
+        if self.unit.paused_at is not None:
+            since = self.unit.works_from
         if spec is None or since is None:
             return 0.0
         busy_vcpus = self.work.cpu_share * min(spec.resources.vcpus, self.work.most_vcpus)
@@ -222,8 +250,8 @@ class SimulatedUnit:
     def done_s(self, at: float) -> float:
         """Return how much of its work is done by a time."""
         unit = self.unit
-        since_at = unit.started_at if unit.since_at is None else unit.since_at
-        return unit.done_s + (at - (since_at or 0.0)) * unit.speed
+        worked_s = at - unit.works_from
+        return unit.done_s + (worked_s if unit.paused_at is None else max(0.0, worked_s)) * unit.speed
 
     def _progress(self, at: float) -> float:
         if self.work.progress_at is not None:
@@ -261,8 +289,9 @@ def _end_of(unit: FakeUnit, work: Work) -> _End:
     if work.memory_mib > spec.resources.memory_mib:
         at = started_at + min(OUT_OF_MEMORY_AFTER_S, work.duration_s)
         first = _earlier(first, (at, KILLED_CODE, FailureCause.OUT_OF_MEMORY, "used more memory than it asked for"))
-    if spec.max_runtime_s is not None and spec.tasks is None:  # else it holds for each task
-        limit_at = started_at + spec.max_runtime_s
+    # The limit holds for each task where there are many, and not while the unit is paused.
+    if spec.max_runtime_s is not None and spec.tasks is None:
+        limit_at = started_at + spec.max_runtime_s + unit.total_paused_s(math.inf)
         first = _earlier(first, _end_after_term(spec, work, limit_at, FailureCause.TIMEOUT, "ran longer than allowed"))
     if unit.stop_at < math.inf:
         first = _earlier(first, _end_after_term(spec, work, unit.stop_at, unit.stop_cause, "stopped on request"))
@@ -275,9 +304,11 @@ def _earlier(one: _End, other: _End) -> _End:
 
 def _own_end(unit: FakeUnit, started_at: float, work: Work) -> _End:
     cause = FailureCause.EXIT_CODE if work.exit_code else None
-    since_at = started_at if unit.since_at is None else unit.since_at
     left_s = max(0.0, work.duration_s - unit.done_s) / unit.speed
-    return started_at + work.duration_s if work.timed else since_at + left_s, work.exit_code, cause, ""
+    since_at = unit.works_from
+    resumed_at = unit.resumed_at if unit.paused_at is None else since_at
+    ends_at = max(started_at + work.duration_s, resumed_at) if work.timed else since_at + left_s
+    return ends_at, work.exit_code, cause, ""
 
 
 def _end_after_term(spec: UnitSpec, work: Work, at: float, cause: FailureCause | None, detail: str) -> _End:

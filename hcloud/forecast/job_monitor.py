@@ -351,6 +351,8 @@ class JobMonitor:
         for event in events:
             if event.kind is EventKind.SAMPLE:
                 self._sampled(event)
+            elif event.kind is EventKind.UNIT_RESUMED:
+                self._resumed(event)
             elif event.kind is EventKind.JOB_FINISHED:
                 self._journal.append(event.job_id or "")
                 self._jobs.pop(event.job_id or "", None)
@@ -363,6 +365,18 @@ class JobMonitor:
         watched = Watching(self._jobs)
         watched.journal, watched.taken_in = self._journal, len(self._journal)
         return watched
+
+    def _resumed(self, event: Event) -> None:
+        """Forget the samples of a rank from before its pause: the time in between is no slow progress."""
+        job_id, rank = event.job_id or "", int(_number(event.fields.get("rank")) or 0)
+        before = self._jobs.get(job_id)
+        if before is None or rank not in before.ranks:
+            return
+        self._samples.get(job_id, {}).pop(rank, None)
+        ranks = {each: held for each, held in before.ranks.items() if each != rank}
+        earlier = {each: held for each, held in before.earlier.items() if each != rank}
+        self._jobs[job_id] = JobSamples(attempt=before.attempt, ranks=ranks, earlier=earlier)
+        self._journal.append(job_id)
 
     def _sampled(self, event: Event) -> None:
         job_id, attempt = event.job_id or "", str(event.fields.get("attempt", ""))
@@ -390,7 +404,7 @@ def _has_restarted(before: Sampled, now: Sampled) -> bool:
     return bool(lower) and lower != ["requests_per_s"]
 
 
-WATCH_KINDS: tuple[EventKind, ...] = (EventKind.SAMPLE, EventKind.JOB_FINISHED)
+WATCH_KINDS: tuple[EventKind, ...] = (EventKind.SAMPLE, EventKind.UNIT_RESUMED, EventKind.JOB_FINISHED)
 """Event kinds a :class:`JobMonitor` uses; all others may be omitted."""
 
 

@@ -213,7 +213,7 @@ class UnitObserver:
         """Yield what a worker's report adds. ``settled``: unit reports that add nothing (the same objects)."""
         name, held = instance.id, self.unit_index.owners.get(instance.id, {})
         yield from self._isolated(name, name, None, facts.instance_registered(instance, worker, now), observed)
-        jobs = {job.id: job for job, _ in held.values()}
+        jobs = {job.id: job for job, each in held.values() if each.paused_at is None}
         host = UnitHost(worker, instance, jobs, frozenset(jobs))
         known = set(map(id, settled))
         for report in worker.units:
@@ -251,7 +251,9 @@ class UnitObserver:
             return
         job, allocation = owner
         instance_id = host.instance.id
-        self._note_neighbours(report.id, job, host)
+        is_paused = allocation.paused_at is not None
+        if not is_paused:
+            self._note_neighbours(report.id, job, host)
         if report.started_at is not None and allocation.started_at is None:
             folder = self.checkpoints.folder if self.checkpoints is not None else None
             restored_at = restored_checkpoint_at(folder, job, allocation.rank)
@@ -264,6 +266,9 @@ class UnitObserver:
         if report.exit is None and report.tasks is not None and new_ends(job, report.tasks):
             yield facts.tasks_ended(job.id, report.tasks)
         sample = report.sample
+        if is_paused and report.exit is None:
+            yield from self._paused_changes(report.id, job, host)
+            sample = None
         every_s = sampled_every_s(job.spec, policy)
         if report.exit is None and sample is not None and self._sampling.is_due(report.id, sample, every_s):
             yield from self._sample_changes(report.id, sample, job, allocation.rank, host, policy)
@@ -290,6 +295,14 @@ class UnitObserver:
                 learns=policy.profiles_jobs,
                 tasks=report.tasks,
             )
+
+    def _paused_changes(self, unit: str, job: Job, host: UnitHost) -> Iterator[Change]:
+        """Yield the record of the period that ended with the pause; what is known of its pace begins anew after it."""
+        period, believed, job_id = self._co_runs.last(unit), self.believed.get(job.application), job.id
+        self._sampling.forget(unit)
+        self._co_runs.forget(unit)
+        if period is not None and believed is not None:
+            yield lambda txn: record_co_run(txn, txn.job(job_id), host.instance, period, believed)
 
     def _sample_changes(
         self, unit: str, sample: UnitSample, job: Job, rank: int, host: UnitHost, policy: Policy

@@ -121,7 +121,7 @@ class PlanContext(PlanInputs):
         backoffs += [each.until_at for each in self.snapshot.refused_quotas]
         backoffs.append(self.snapshot.plan_cache.occupancy.next_retry_at(now))
         due_at = min([at for at in backoffs if at > now], default=inf)
-        due_at = now if decided.postponed else min(due_at, decided.next_release_at)
+        due_at = now if decided.postponed else min(due_at, decided.next_release_at, decided.next_pause_at)
         return Plan(
             at=now,
             actions=tuple(decided.actions),

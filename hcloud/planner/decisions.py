@@ -38,6 +38,8 @@ class Decisions:
     """Whether more than :data:`MOST_RECORDED` jobs had to be admitted, or to wait."""
     next_release_at: float = inf
     """When the next idle instance is due for release; inf: none."""
+    next_pause_at: float = inf
+    """When it is to be decided again which units are paused; inf: none is."""
 
     def add(self, action: Action) -> None:
         """Add an action."""
@@ -111,6 +113,10 @@ class Decisions:
     def postpone(self) -> None:
         """Leave jobs to the next plan, which is due at once."""
         self.postponed = True
+
+    def look_at_pauses(self, at: float) -> None:
+        """Note when it is to be decided again which units are paused."""
+        self.next_pause_at = min(self.next_pause_at, at)
 
     def release_due(self, at: float) -> None:
         """Note when an idle instance is due for release."""

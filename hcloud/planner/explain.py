@@ -217,6 +217,15 @@ def _resized(event: Event) -> Iterator[TimelineStep]:
     yield _line(event, "pinned" if "cpus" in f else "resized", text + (f": {f['detail']}" if f.get("detail") else ""))
 
 
+def _paused(event: Event) -> Iterator[TimelineStep]:
+    yield _line(event, str(event.fields.get("code", "")), _decision(event))
+
+
+def _resumed(event: Event) -> Iterator[TimelineStep]:
+    lasted = f" after a pause of {seconds(_number(event, 'paused_s') or 0.0)}"
+    yield _line(event, str(event.fields.get("code", "")), f"{_decision(event)}{lasted}")
+
+
 def _unit_ended(event: Event) -> Iterator[TimelineStep]:
     f, started_at = event.fields, _number(event, "started_at")
     ran = f" after {seconds(event.at - started_at)}" if started_at is not None else " before it started"
@@ -272,7 +281,9 @@ def _finished(event: Event) -> Iterator[TimelineStep]:
     text = text if text.startswith(state) else f"{state}: {text}"
     if queue_s is not None and run_s is not None:
         attempts = counted(int(_number(event, "attempts") or 0), "attempt")
-        text += f"; waited {seconds(queue_s)}, ran {seconds(run_s)}, {attempts}"
+        paused_s = _number(event, "paused_s")
+        paused = f", paused {seconds(paused_s)}" if paused_s else ""
+        text += f"; waited {seconds(queue_s)}, ran {seconds(run_s)}{paused}, {attempts}"
     if f.get("target_met") is not None:
         text += ", deadline met" if f["target_met"] else ", deadline missed"
     yield _line(event, "finished", text)
@@ -287,6 +298,8 @@ _RENDERERS: Mapping[EventKind, Callable[[Event], Iterator[TimelineStep]]] = {
     EventKind.TARGET_MISSED: _missed,
     EventKind.PLANNING_TROUBLE: _failing,
     EventKind.UNIT_RESIZED: _resized,
+    EventKind.UNIT_PAUSED: _paused,
+    EventKind.UNIT_RESUMED: _resumed,
     EventKind.UNIT_ENDED: _unit_ended,
     EventKind.EXEC: _executed,
     EventKind.TASKS_ENDED: _tasks_ended,

@@ -12,6 +12,7 @@ import numpy as np
 from hcloud.core.model import Reason
 from hcloud.planner.admission import admit
 from hcloud.planner.array_tasks import plan_tasks
+from hcloud.planner.co_scheduling import co_schedule_residents
 from hcloud.planner.context import PlanContext, open_context
 from hcloud.planner.correction.correct import correct
 from hcloud.planner.correction.scaling import add_missing_ranks
@@ -36,9 +37,10 @@ def make_plan(snapshot: Snapshot, policy: Policy, rng: np.random.Generator) -> P
     """Return the actions to take now, each with the reason that decided it.
 
     Stages run in a fixed order: outcomes of jobs, tasks of arrays, state of instances, admission, corrections,
-    placement and provisioning, release of idle instances, optional ranks. The same snapshot, policy and generator state
-    give the same plan, whatever the order of jobs and instances. Planning again after the plan was applied to its own
-    snapshot launches, places and terminates nothing more. Jobs and stages in ``snapshot.left_out`` are skipped.
+    placement and provisioning, pauses, release of idle instances, optional ranks. The same snapshot, policy and
+    generator state give the same plan, whatever the order of jobs and instances. Planning again after the plan was
+    applied to its own snapshot launches, places and terminates nothing more. Jobs and stages in ``snapshot.left_out``
+    are skipped.
     """
     context = open_context(snapshot, policy, rng)
     decide_outcomes(context)
@@ -93,6 +95,7 @@ STAGES: Mapping[str, Callable[[PlanContext], None]] = {
     "admission": admit,
     "correction": correct,
     "service": _serve,
+    "co_scheduling": co_schedule_residents,
     "profiling": profile_beside,
     "release": release_idle,
     "optional_ranks": give_up_optional_ranks,
@@ -100,6 +103,7 @@ STAGES: Mapping[str, Callable[[PlanContext], None]] = {
 """The stages a plan can skip for a while, in order. Job outcomes and lease renewals are not among them: an instance
 that is not renewed expires, and its units with it."""
 OPTIONAL_STAGES = (
+    "co_scheduling",
     "optional_ranks",
     "profiling",
     "lateness",

@@ -149,6 +149,8 @@ class Occupancy:
     """Running incremental jobs with enough ranks to detect a straggler."""
     best_effort: set[JobId] = field(default_factory=set)
     """Running best-effort jobs."""
+    paused: set[JobId] = field(default_factory=set)
+    """Running jobs with a rank that is paused."""
     reserving: set[JobId] = field(default_factory=set)
     """Queued jobs for which the last plan reserved room."""
     due: dict[Shape, list[tuple[float, int, JobId]]] = field(default_factory=dict)
@@ -291,6 +293,8 @@ class Occupancy:
             yield self.comparable
         if spec.target.kind == "best_effort":
             yield self.best_effort
+        if any(each.paused_at is not None for each in attempt.allocations):
+            yield self.paused
 
     def _programs_for(self, job: Job) -> Iterator[tuple[str, dict[str, ProgramJobs]]]:
         """Yield the program of ``job`` with each of the tables by program that it belongs to."""

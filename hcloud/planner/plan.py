@@ -246,6 +246,18 @@ class Resize:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Pause:
+    """Pause a rank of a running job: it keeps its room and gets no CPU time until it is resumed."""
+
+    job_id: JobId
+    rank: int
+    instance_id: InstanceId
+    reason: Reason
+    undo: bool = False
+    """Resume it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StopRank:
     """Stop one rank of an incremental job, to restart it on another instance; the other ranks keep running."""
 
@@ -318,6 +330,7 @@ Action = (
     | Terminate
     | Correct
     | Resize
+    | Pause
     | StopRank
 )
 
@@ -329,8 +342,8 @@ class Plan:
     at: float
     actions: tuple[Action, ...] = ()
     due_at: float = inf
-    """Time at which an idle instance is due for release or a back-off ends; inf: never. Until then, planning again is
-    useful only when something else changes."""
+    """Time at which an idle instance is due for release, a back-off ends or a pause is to end; inf: never. Until then,
+    planning again is useful only when something else changes."""
     planned_starts: Mapping[JobId, PlannedStart] = field(default_factory=dict)
     """When jobs that wait for paid room are to start."""
     unprofiled: Mapping[str, Unprofiled] = field(default_factory=dict)

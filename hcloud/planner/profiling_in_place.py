@@ -57,7 +57,7 @@ def measure_in_place(context: PlanContext, job: Job, held: Allocation) -> Profil
     spec, attempt = job.spec, job.attempt
     if known is None or attempt is None or not policy.profiles_jobs or context.snapshot.paused:
         return None
-    if spec.profiling == "never" or spec.target.kind not in policy.profiling.for_targets:
+    if held.paused_at is not None or spec.profiling == "never" or spec.target.kind not in policy.profiling.for_targets:
         return None
     at, state = context.fleet.index.get(held.instance_id), open_profiling(context)
     if at is None or job.id in state.runs or len(state.runs) >= policy.profiling.max_concurrent:

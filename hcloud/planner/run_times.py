@@ -151,11 +151,12 @@ def program_of(spec: JobSpec) -> str:
 
 
 def ran_for_s(job: Job, now: float) -> float:
-    """Return how long the running attempt of a job ran already, in seconds; 0: none runs."""
+    """Return how long the running attempt of a job ran already, without pauses, in seconds; 0: none runs."""
     if job.state not in JOB_ON_INSTANCE or job.attempt is None or job.attempt.over:
         return 0.0
     starts_at = [each.started_at for each in job.attempt.allocations if each.started_at is not None]
-    return max(0.0, now - min(starts_at, default=now))
+    paused_s = max((each.total_paused_s(now) for each in job.attempt.allocations), default=0.0)
+    return max(0.0, now - min(starts_at, default=now) - paused_s)
 
 
 def deadline_probability(job: Job, run_time: RunTimes, now: float) -> float | None:

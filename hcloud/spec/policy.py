@@ -368,11 +368,18 @@ class PlacementPolicy:
     neighbours: Literal["pressures", "observed"] = "pressures"
     """Predict what neighbours cost from pressures on shared resources; observed: where programs were observed together,
     from that (ESP)."""
+    pause_step_s: Seconds = 0.0
+    """With `order: co_schedule`: jobs without a deadline that share a machine take turns where all are then expected to
+    be done sooner; each turn lasts at least so long, and the others are paused. 0: none is paused."""
     services_apart: bool | None = None
     """Services share no machine while one of their own size can be launched; one whose size is still to be found may.
     null: true if `order` considers interference. Neighbours rarely cost a service its rate, but often its latency."""
     work_cells: PositiveCount = 20_000_000
     """Limit of comparisons (instances times resources) per job; then the search takes the best one so far."""
+
+    def __post_init__(self) -> None:
+        if self.pause_step_s > 0.0 and self.neighbours != "observed":
+            raise AtKey("pause_step_s", "needs neighbours: observed; only jobs that were observed together are paused")
 
 
 def _check_fair_share(text: str) -> str:

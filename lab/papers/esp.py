@@ -6,7 +6,7 @@ sizes two and three.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache, partial
 from pathlib import Path
 
@@ -19,12 +19,18 @@ from lab.co_schedules import (
     CoRunSets,
     Floats,
     Group,
+    Place,
+    ServersOutcome,
+    any_server,
     at_random,
     by_difference,
     by_least_finish,
     drawn_servers,
     in_steps,
+    least_finish,
+    least_loss,
     most_varied,
+    on_servers,
     until_one_ends,
 )
 from lab.papers.measured import counters, measured_groups
@@ -51,11 +57,27 @@ CAUTION = 5.0
 SIZES = (2, 3)
 
 
+TOGETHER = "least_loss, together"
+TURNS: Mapping[str, tuple[str, bool]] = {
+    TOGETHER: ("loss", False),
+    "least_loss, in turns": ("loss", True),
+    "algorithm 3, together": ("finish", False),
+    "algorithm 3, in turns": ("finish", True),
+    "any server, together": ("any", False),
+    "any server, in turns": ("any", True),
+}
+"""Rules of placement, and whether the programs of a server are paused for each other (algorithm 2, as the product
+does it)."""
+LONGER, STEP_S, DRAWS = 10.0, 60.0, 20
+"""Jobs of that figure run so many times as long as those of the others, as a turn of the product takes a minute."""
+
+
 def figures() -> Iterator[Figure]:
     """Yield the figures."""
     yield _accuracy()
     yield _one_server()
     yield _servers()
+    yield _turns()
 
 
 # ------------------------------------------------------------------------------------------------------------- accuracy
@@ -315,6 +337,77 @@ def _servers() -> Figure:
         ),
         drawn="times_oracle",
         published={PRINTED: 1.13},
+        of_data=True,
+    )
+
+
+def turns_numbers(rule: str, folder: Path | None, seed: int) -> Numbers:
+    """Return how much later the last job ends, and the average one, than where ``least_loss`` places them and nothing
+    is paused, in percent: of 40 jobs on several servers, and of three on one with nothing that waits."""
+    data = _given(folder)
+    queued = [(_taken(rule, data, each, JOBS, seed), _taken(TOGETHER, data, each, JOBS, seed)) for each in SERVERS]
+    alone = [
+        (_taken(rule, data, 1, max(SIZES), (seed, each)), _taken(TOGETHER, data, 1, max(SIZES), (seed, each)))
+        for each in range(DRAWS)
+    ]
+    last, average = _later_pct(queued)
+    three_last, three_average = _later_pct(alone)
+    return {
+        "last_later_pct": last,
+        "average_later_pct": average,
+        "pauses": float(np.mean([made.pauses for made, _ in queued])),
+        "three_last_later_pct": three_last,
+        "three_average_later_pct": three_average,
+    }
+
+
+def _later_pct(pairs: Sequence[tuple[ServersOutcome, ServersOutcome]]) -> tuple[float, float]:
+    last = float(np.mean([made.makespan_s / base.makespan_s for made, base in pairs]))
+    average = float(np.mean([made.turnaround_s / base.turnaround_s for made, base in pairs]))
+    return 100.0 * (last - 1.0), 100.0 * (average - 1.0)
+
+
+@cache
+def _taken(rule: str, data: Path, servers: int, count: int, seed: int | tuple[int, int]) -> ServersOutcome:
+    """Return what becomes of ``count`` jobs; where they are as many as one server holds, all of different programs."""
+    first = seed if isinstance(seed, int) else seed[0]
+    true, expected = _true(data, max(SIZES)), _expected(data, max(SIZES), PAIR_TABLE, first)
+    rng, (placed, is_in_turns) = np.random.default_rng((servers, *np.atleast_1d(seed))), TURNS[rule]
+    programs = rng.choice(len(true.speeds), count, replace=count > max(SIZES))
+    jobs = [(int(each), LONGER * float(rng.uniform(*WORK_S))) for each in programs]
+    places: Mapping[str, Place] = {
+        "loss": least_loss(expected),
+        "finish": least_finish(expected, in_turns=is_in_turns),
+        "any": any_server(np.random.default_rng(first)),
+    }
+    return on_servers(true, expected, jobs, servers, place=places[placed], step_s=STEP_S if is_in_turns else None)
+
+
+def _turns() -> Figure:
+    def later(rule: str, column: str, text: str) -> Claim:
+        return Claim(
+            text=text,
+            published="-",
+            ours=lambda seed: seed[rule][column],
+            holds=lambda value: value <= 0.0,
+            unit="% later",
+        )
+
+    return Figure(
+        name="esp-turns",
+        title="40 jobs that wait for two to four servers of three each: do turns help?",
+        source="ESP §III-A, §III-B (algorithms 2 and 3), as HCloud does them",
+        cases=tuple(ComputedCase(label=rule, numbers=partial(turns_numbers, rule)) for rule in TURNS),
+        columns=("last_later_pct", "average_later_pct", "pauses", "three_last_later_pct", "three_average_later_pct"),
+        claims=(
+            later("least_loss, in turns", "last_later_pct", "in turns the last job ends no later than together"),
+            later("least_loss, in turns", "average_later_pct", "in turns the average job ends no later than together"),
+            later("algorithm 3, in turns", "last_later_pct", "by algorithms 2 and 3 the last ends no later either"),
+            later("least_loss, in turns", "three_last_later_pct", "of three on one server the last ends no later"),
+            later("least_loss, in turns", "three_average_later_pct", "of three on one server the average one neither"),
+        ),
+        drawn="last_later_pct",
+        published={},
         of_data=True,
     )
 

@@ -11,6 +11,7 @@ from tests.contract import test_provider_mock as mock_suites
 from tests.contract import test_runner_fake as fake_suites
 from tests.contract.benches import ContractSuite
 from tests.contract.fencing_contract import FencingContract
+from tests.contract.pause_contract import PauseContract
 from tests.contract.profiling_contract import ProfilingContract
 from tests.contract.provider_contract import ProviderContract
 from tests.contract.resize_contract import ResizeContract
@@ -20,7 +21,7 @@ from tests.contract.test_runner_fake import FakeBench
 from tests.providers import broken
 
 
-class WholeContract(RunnerContract, FencingContract, ProfilingContract, ResizeContract):
+class WholeContract(RunnerContract, FencingContract, ProfilingContract, ResizeContract, PauseContract):
     """All tests of a Runner."""
 
 
@@ -65,6 +66,10 @@ def test_provider_contract_catches(tmp_path: Path, kind: type[MockProvider], tes
         (broken.ResizesInVain, "test_resized_unit_uses_as_much_as_it_may_from_then_on"),
         (broken.ResizesInVain, "test_pinned_unit_runs_on_those_cpus_until_it_may_run_anywhere"),
         (broken.BoundsForAnybody, "test_resize_by_who_led_before_comes_too_late"),
+        (broken.PausesInVain, "test_paused_unit_uses_no_cpu_time_until_it_is_resumed"),
+        (broken.PausesForAnybody, "test_pause_by_who_led_before_comes_too_late"),
+        (broken.NeverResumesForAStop, "test_paused_unit_that_ignores_a_stop_is_killed"),
+        (broken.CountsPauses, "test_time_limit_does_not_count_pauses"),
         (broken.RewritesExits, "test_stop_after_the_end_changes_nothing"),
         (broken.RefusesWrongly, "test_lost_reply_to_start_is_unknown_and_repeating_starts_once"),
         (broken.LosesFindings, "test_stopped_profiling_run_tells_what_it_found_by_then"),

@@ -13,6 +13,7 @@ from hcloud.provider import LaunchRequest, Runner
 from providers.mock import MockProvider
 from tests.contract.benches import VirtualTime
 from tests.contract.fencing_contract import FencingContract
+from tests.contract.pause_contract import PauseContract
 from tests.contract.profiling_contract import ProfilingContract
 from tests.contract.resize_contract import ResizeContract
 from tests.contract.runner_contract import SCRIPTS, RunnerAbility, RunnerBench, RunnerContract
@@ -81,7 +82,7 @@ class FakeBench(VirtualTime, RunnerBench):
         return self.cloud.launch(request).provider_id
 
 
-class TestFakeRunnerInMemory(RunnerContract, FencingContract, ProfilingContract, ResizeContract):
+class TestFakeRunnerInMemory(RunnerContract, FencingContract, ProfilingContract, ResizeContract, PauseContract):
     elsewhere: ClassVar = frozenset({RunnerAbility.RESTART})
     abilities: ClassVar = frozenset(RunnerAbility) - elsewhere
 
@@ -90,7 +91,7 @@ class TestFakeRunnerInMemory(RunnerContract, FencingContract, ProfilingContract,
         return FakeBench(tmp_path, {})
 
 
-class TestFakeRunnerWrittenDown(RunnerContract, FencingContract, ProfilingContract, ResizeContract):
+class TestFakeRunnerWrittenDown(RunnerContract, FencingContract, ProfilingContract, ResizeContract, PauseContract):
     abilities: ClassVar = frozenset(RunnerAbility)
 
     @pytest.fixture

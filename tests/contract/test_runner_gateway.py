@@ -15,6 +15,7 @@ from hcloud.engine.runner import EngineAway, GatewayRunner
 from hcloud.provider import Runner, UnitState
 from tests.contract.benches import RealTime
 from tests.contract.fencing_contract import FencingContract
+from tests.contract.pause_contract import PauseContract
 from tests.contract.profiling_contract import ProfilingContract
 from tests.contract.resize_contract import ResizeContract
 from tests.contract.runner_contract import FILLS_MEMORY, RunnerAbility, RunnerBench, RunnerContract
@@ -152,7 +153,7 @@ def numbers() -> Iterator[int]:
     return itertools.count(1)
 
 
-class TestGatewayRunner(RunnerContract, FencingContract, ProfilingContract, ResizeContract):
+class TestGatewayRunner(RunnerContract, FencingContract, ProfilingContract, ResizeContract, PauseContract):
     """All of it can be shown on real processes; lost messages are lost on the daemon's side of the wire."""
 
     abilities = frozenset(RunnerAbility)

@@ -8,11 +8,15 @@ import pytest
 from lab.co_schedules import (
     CoRunSets,
     Group,
+    any_server,
     by_difference,
     by_least_finish,
     drawn_servers,
     in_steps,
+    least_finish,
+    least_loss,
     most_varied,
+    on_servers,
     shortest,
     until_one_ends,
 )
@@ -72,3 +76,37 @@ def test_all_work_is_done_and_never_faster_than_the_best_schedule(seed: int) -> 
     assert np.allclose(true.speeds @ times, asked, atol=1e-5)
     assert in_steps(true, BLIND, asked, 3.0) >= times.sum() - 1e-4
     assert until_one_ends(true, asked, 2, lambda live, count: tuple(live[:count])) >= times.sum() - 1e-4
+
+
+# ------------------------------------------------------------------------------------------- as the product places them
+THRASH = CoRunSets.of(3, 3, lambda member, beside: 0.95 if len(beside) == 1 else 0.3)
+"""Any two run well together; all three do not."""
+
+
+def test_programs_that_thrash_are_done_sooner_in_turns() -> None:
+    jobs, only = [(0, 600.0), (1, 600.0), (2, 600.0)], least_loss(THRASH)
+    together = on_servers(THRASH, THRASH, jobs, 1, place=only, step_s=None)
+    turns = on_servers(THRASH, THRASH, jobs, 1, place=only, step_s=60.0)
+    assert together.makespan_s == pytest.approx(2000.0) and together.pauses == 0
+    assert turns.makespan_s < 1100.0 and turns.pauses > 1, "at best 947 s"
+
+
+def test_what_a_set_shows_is_known_after_half_a_minute() -> None:
+    hopeful = CoRunSets.of(3, 3, lambda member, beside: 0.95)
+    jobs = [(0, 600.0), (1, 600.0), (2, 600.0)]
+    turns = on_servers(THRASH, hopeful, jobs, 1, place=least_loss(hopeful), step_s=60.0)
+    assert 600.0 < turns.makespan_s < 2000.0, "it is paused only once that was seen"
+    assert on_servers(hopeful, hopeful, jobs, 1, place=least_loss(hopeful), step_s=60.0).pauses == 0
+
+
+def test_jobs_wait_for_room_and_go_where_they_harm_least_or_are_done_soonest() -> None:
+    true = CoRunSets.of(4, 2, _speed)
+    jobs = [(0, 100.0), (2, 100.0), (1, 100.0), (3, 100.0)]
+    for place in (least_loss(true), least_finish(true, in_turns=False)):
+        assert on_servers(true, true, jobs, 2, place=place, step_s=None).makespan_s == pytest.approx(100.0)
+    drawn = [
+        on_servers(true, true, jobs, 2, place=any_server(np.random.default_rng(seed)), step_s=None).makespan_s
+        for seed in range(8)
+    ]
+    assert max(drawn) > 200.0, "not all draws put friends together"
+    assert on_servers(true, true, jobs, 1, place=least_loss(true), step_s=None).turnaround_s > 150.0

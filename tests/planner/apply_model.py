@@ -35,6 +35,7 @@ from hcloud.planner.plan import (
     Finish,
     Launch,
     Miss,
+    Pause,
     Place,
     Plan,
     Preempted,
@@ -211,6 +212,17 @@ def _resize(world: World, action: Resize) -> None:
         _change_rank(world, action.job_id, each.rank, resources=each.resources, **pinned)
 
 
+def _pause(world: World, action: Pause) -> None:
+    job = world.jobs[action.job_id]
+    held = job.attempt.held(action.rank) if job.attempt is not None else None
+    assert held is not None
+    if action.undo:
+        changes = {"resumed_at": world.now, "paused_s": held.total_paused_s(world.now)}
+        _change_rank(world, job.id, action.rank, paused_at=None, paused_text="", **changes)
+    else:
+        _change_rank(world, job.id, action.rank, paused_at=world.now, paused_text=action.reason.text)
+
+
 def _stop_rank(world: World, action: StopRank) -> None:
     yielded_at = world.now if action.yields else None
     changes = {"ended_at": world.now, "cause": FailureCause.EVICTED, "yielded_at": yielded_at}
@@ -271,6 +283,7 @@ _EFFECTS: dict[type, Callable[[World, Any], None]] = {
     StopAttempt: _stop,
     Correct: _correct,
     Resize: _resize,
+    Pause: _pause,
     StopRank: _stop_rank,
     Launch: _launch,
     Renew: _renew,

@@ -170,6 +170,36 @@ class BoundsForAnybody(FakeRunner):
         return super().resize(units, cpus=cpus)
 
 
+class PausesInVain(FakeRunner):
+    """Says that it paused a unit, and does not."""
+
+    def _paused(self, *wanted: Any) -> Any:
+        _, result = super()._paused(*wanted)
+        return None, result
+
+
+class PausesForAnybody(FakeRunner):
+    """Pauses for whoever led before as well."""
+
+    def pause(self, units: Any, *, epoch: int = 0) -> Any:
+        return super().pause(units)
+
+
+class NeverResumesForAStop(FakeRunner):
+    """Lets a stop wait until the unit is resumed."""
+
+    def _stopped(self, unit_id: UnitId, instance_id: InstanceId, cause: Any, tasks: Any) -> Any:
+        paused = self._units[unit_id].paused_at if unit_id in self._units else None
+        return self._units[unit_id] if paused is not None else super()._stopped(unit_id, instance_id, cause, tasks)
+
+
+class CountsPauses(FakeRunner):
+    """Counts pauses as run time."""
+
+    def _put(self, *units: Any, starts: bool = False) -> None:
+        super()._put(*(replace(each, paused_s=0.0) for each in units), starts=starts)
+
+
 class RewritesExits(FakeRunner):
     """A stop after the end changes the exit record."""
 

@@ -141,10 +141,11 @@ def first_rank(job: Job) -> Allocation | None:
 
 
 def settled_at(job: Job, settle_s: float) -> float:
-    """Return from when readings count: the start or the last correction of the job, plus the time to settle."""
+    """Return from when readings count: the start, resumption or last correction of the job, plus the time to settle."""
     attempt = job.attempt
     assert attempt is not None
-    started = [a.started_at for a in attempt.allocations if a.started_at is not None and not a.released]
+    begins = [(a.started_at, a.resumed_at) for a in attempt.allocations if not a.released]
+    started = [at for pair in begins if pair[0] is not None for at in pair if at is not None]
     own = [each for each in job.corrections if each.attempt == attempt.id]
     steps = [each.at for each in own if each.step not in LEARNING]
     return max([*(at + settle_s for at in (*started, *steps)), *measured_until(job)])
@@ -467,7 +468,7 @@ def expected_where(
 
 
 def rank_samples(context: PlanContext, job: Job) -> RankSamples | None:
-    """Return the samples of ``job``; None if it does not run, has not settled, or has no samples since."""
+    """Return the samples of ``job``; None if it does not run, is paused, has not settled, or has no samples since."""
     watched, attempt = context.snapshot.job_samples.get(job.id), job.attempt
     if watched is None or attempt is None or watched.attempt != attempt.id or job.state is not JobState.RUNNING:
         return None
@@ -493,7 +494,7 @@ def rank_samples(context: PlanContext, job: Job) -> RankSamples | None:
 
 def _expectation(job: Job, known: Classification | None, policy: Policy) -> RankExpectation | None:
     held = first_rank(job)
-    if held is None:
+    if held is None or held.paused_at is not None:
         return None
     since, steps = settled_at(job, policy.correction.settle_s), correction_steps(job)
     return RankExpectation(

@@ -226,7 +226,10 @@ class CostlyToKeep:
     def _remains_s(self, job: Job) -> float:
         """Return the median of what is left of the run of ``job``, in seconds. If its run time is unknown, those of
         other jobs count, and for one that ran longer than these the time run so far (Lindy)."""
-        ran_s = self.context.now - job.attempt.placed_at if job.attempt is not None else 0.0
+        ran_s = 0.0
+        if job.attempt is not None:
+            paused_s = max((each.total_paused_s(self.context.now) for each in job.attempt.allocations), default=0.0)
+            ran_s = max(0.0, self.context.now - job.attempt.placed_at - paused_s)
         rest_s = self.context.run_times.rest_s(job, ran_s)
         if rest_s is not None:
             return rest_s

@@ -29,6 +29,8 @@ class OrderNeeds:
     sizes: bool = False
     """The fewest vCPUs and nodes that meet a job's target, where the job allows a range (Quasar, Dissertation §4.3.4).
     A slower type then costs a larger size; otherwise it counts as a loss of performance."""
+    turns: bool = False
+    """Jobs that share a machine may be paused for each other (``placement.pause_step_s``)."""
     waits: bool = False
     """That jobs may wait although there is room. The order is a :class:`WaitingOrder` then."""
 

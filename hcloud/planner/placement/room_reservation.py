@@ -276,7 +276,7 @@ def _ran_s(context: PlanContext, job: Job, unit: Allocation) -> float:
     since = unit.started_at
     if since is None:
         since = job.attempt.placed_at if job.attempt is not None else context.now
-    return max(0.0, context.now - since)
+    return max(0.0, context.now - since - unit.total_paused_s(context.now))
 
 
 def _remaining_s(context: PlanContext, job: Job, ran_s: float, usual_s: float) -> float:

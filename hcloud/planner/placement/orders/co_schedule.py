@@ -49,7 +49,7 @@ class CoSchedule:
     """Like least_loss, but a neighbour counts for as long as both are expected to be there."""
 
     name = "co_schedule"
-    needs = OrderNeeds(interference=True, types=True)
+    needs = OrderNeeds(interference=True, types=True, turns=True)
 
     def choose(self, context: PlanContext, group: JobGroup, fits: Mask, neighbours_too: bool | None) -> int:
         """Return the instance of ``fits`` with the least predicted finish; by least loss if no run time is known."""
