@@ -15,8 +15,9 @@ import socket
 import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from ipaddress import ip_address
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from hcloud.core.clock import holds_within
 from hcloud.core.errors import UnitRefused
@@ -26,8 +27,9 @@ TUNNEL = "HCLOUD_GANG_TUNNEL"
 """Variable in which a keeper gets what ``hcloud.engine.gang_credential.gang_tunnel`` returns. No unit gets it."""
 DEVICE = "gang0"
 PREFIX_BITS = 16
-MTU = 1_380
-"""Fits networks of 1,460 bytes, as those of GCE are."""
+MTU, NETWORK_MTU_MAX, OVERHEAD_BYTES = 1_380, 8_500, 80
+"""Fits networks of 1,460 bytes, as those of GCE are; transit gateways of EC2 drop what is larger than the second; what
+WireGuard adds."""
 KEEPALIVE_S = 25
 """WireGuard's own advice; with it each end begins by itself."""
 USERSPACE = "wireguard-go"
@@ -71,7 +73,7 @@ def gang_tunnel(unit_id: str, text: str, kind: TunnelKind, network: int) -> Iter
         _do("wg", "set", name, *configured, given=settings["key"])
         _do("ip", "link", "set", name, "netns", path)
         steps = f"link set {name} name {DEVICE}\naddr add {settings['address']}/{PREFIX_BITS} dev {DEVICE}\n"
-        steps += f"link set {DEVICE} mtu {MTU} up\n"
+        steps += f"link set {DEVICE} mtu {tunnel_mtu(settings)} up\n"
         _do("nsenter", f"--net={path}", "--", _find("ip") or "ip", "-batch", "-", given=steps)
         yield program.pid if program is not None else None
     finally:
@@ -81,6 +83,21 @@ def gang_tunnel(unit_id: str, text: str, kind: TunnelKind, network: int) -> Iter
             with suppress(ChildProcessError):  # the keeper has collected it
                 program.wait()
         remove_tunnel(unit_id)
+
+
+def tunnel_mtu(settings: Mapping[str, Any]) -> int:
+    """Return the largest packet of a rank: what the networks to all peers carry, if these are private ones."""
+    try:
+        found = NETWORK_MTU_MAX
+        for host in sorted({peer["endpoint"].rpartition(":")[0].strip("[]") for peer in settings["peers"]}):
+            if not ip_address(host).is_private:
+                return MTU
+            [route] = json.loads(_do("ip", "-j", "route", "get", host))
+            [link] = json.loads(_do("ip", "-j", "link", "show", "dev", route["dev"]))
+            found = min(found, int(link["mtu"]), *(int(each.get("mtu", found)) for each in route.get("metrics", ())))
+        return max(1_280, found - OVERHEAD_BYTES)
+    except (UnitRefused, ValueError, LookupError, TypeError):
+        return MTU
 
 
 def _peers(settings: Mapping[str, object]) -> Iterator[str]:
@@ -132,8 +149,8 @@ def _find(name: str) -> str | None:
     return shutil.which(name, path=_ADMIN_PATH)
 
 
-def _do(name: str, *arguments: str, given: str = "") -> None:
-    """Run a program with ``given`` as its input. Raises UnitRefused if it fails."""
+def _do(name: str, *arguments: str, given: str = "") -> str:
+    """Run a program with ``given`` as its input; return its output. Raises UnitRefused if it fails."""
     try:
         done = subprocess.run(
             [_find(name) or name, *arguments],
@@ -148,6 +165,7 @@ def _do(name: str, *arguments: str, given: str = "") -> None:
     if done.returncode:
         why = (done.stderr or done.stdout).strip().splitlines()
         raise UnitRefused(f"its gang's network cannot be made: {name}: {why[-1] if why else done.returncode}")
+    return done.stdout
 
 
 def _is_done(name: str, *arguments: str) -> bool:

@@ -48,7 +48,7 @@ def message_of(
         return _job_ended(event, owner, job_of)
     if event.kind is EventKind.BUDGET:
         return _message(event, owner, BUDGET, str(event.fields.get("text")), **_only(event, "scope", "name", "period"),
-                        **_only(event, "share", "spent_usd", "limit_usd", "ends_at"))  # fmt: skip
+                        **_only(event, "share", "spent_usd", "limit_usd", "ends_at", "job"))  # fmt: skip
     if event.kind is EventKind.INSTANCE_TERMINATED and event.fields.get("code") == "preempted":
         return _spot_loss(event, owner, instance_of)
     if event.kind is EventKind.PROVIDER_TROUBLE:

@@ -274,6 +274,41 @@ def test_each_attempt_and_rank_has_keys_and_ports_of_its_own() -> None:
     assert all(each["port"] in GANG_PORTS for each in texts)
 
 
+@pytest.mark.parametrize(
+    ("hosts", "device_mtu", "route_mtu", "expected"),
+    [
+        (("10.0.0.1", "10.0.0.2"), 9001, None, 8420),
+        (("10.0.0.1", "10.0.0.2"), 1460, None, 1380),
+        (("10.0.0.1", "10.0.0.2"), 9001, 1500, 1420),
+        (("10.0.0.1", "54.72.0.1"), 9001, None, 1380),
+        (("fd00::1", "fd00::2"), 1500, None, 1420),
+        (("10.0.0.1", "10.0.0.2"), 600, None, 1280),
+        (("10.0.0.1", "10.0.0.2"), 0, None, 1380),
+    ],
+)
+def test_packets_are_as_large_as_the_network_between_hosts_carries(
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    hosts: tuple[str, str],
+    device_mtu: int,
+    route_mtu: int | None,
+    expected: int,
+) -> None:
+    metrics = f', "metrics": [{{"mtu": {route_mtu}}}]' if route_mtu else ""
+    link = f'[{{"mtu": {device_mtu}}}]' if device_mtu else "no such device"
+    script = f"""#!/bin/sh
+case "$*" in
+"-j route get {hosts[1]}") echo '[{{"dev": "eth7"{metrics}}}]';;
+"-j link show dev eth7") echo '{link}';;
+*) exit 1;;
+esac
+"""
+    (tmp_path / "ip").write_text(script)
+    (tmp_path / "ip").chmod(0o755)
+    monkeypatch.setattr(gang_tunnel, "_ADMIN_PATH", str(tmp_path))
+    assert gang_tunnel.tunnel_mtu(json.loads(tunnel_text(b"key", "a", 0, hosts))) == expected
+
+
 def test_what_a_host_lacks_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     assert find_tunnel_kind() == ("", "only root can make network devices")

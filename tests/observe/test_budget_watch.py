@@ -58,15 +58,35 @@ def test_budgets_of_users_and_tags_have_thresholds_of_their_own() -> None:
     assert store.events(kinds=[EventKind.BUDGET])[0].user == "ann"
 
 
-def test_a_budget_that_a_job_waits_for_is_used_up_although_something_is_left() -> None:
+def waiting(*jobs: str, **numbers: str) -> Plan:
+    why = Reason(code=f"budget_{numbers['rule']}", text="x", numbers=dict(numbers))
+    return Plan(at=NOW, actions=tuple(Wait(job_id=each, reason=why) for each in jobs))
+
+
+def test_a_job_that_too_little_is_left_for_is_recorded_once_and_hides_no_threshold() -> None:
     store = MemoryStore()
-    why = Reason(code="budget_per_day", text="x", numbers={"rule": "per_day"})
-    plan = Plan(at=NOW, actions=(Wait(job_id="job-1", reason=why),))
-    BudgetWatch(store).record(spent(5.0), DAY, plan, NOW, None)
-    assert recorded(store) == [("total", "", "per_day", 1.0)]
-    assert "used up: $5.00 of $10.00 are spent" in str(store.events(kinds=[EventKind.BUDGET])[0].fields["text"])
-    of_ann = Reason(code="budget_user_per_day", text="x", numbers={"rule": "user_per_day", "whose": "ann"})
-    plan = Plan(at=NOW, actions=(Wait(job_id="job-1", reason=of_ann),))
+    for usd in (0.5, 0.5, 8.0, 10.0):
+        BudgetWatch(store).record(spent(usd), DAY, waiting("job-2", "job-1", rule="per_day"), NOW, None)
+    texts = [str(event.fields["text"]) for event in store.events(kinds=[EventKind.BUDGET])]
+    assert texts == [
+        "job-2 waits: too little is left of the daily budget; $0.50 of $10.00 is spent",
+        "80% of the daily budget is spent: $8.00 of $10.00",
+        "100% of the daily budget is spent: $10.00 of $10.00",
+    ]
+    assert [each[3] for each in recorded(store)] == [0.0, 0.8, 1.0]
+
+
+def test_budgets_of_users_that_jobs_wait_for_are_recorded() -> None:
+    store = MemoryStore()
     budgets = Budgets(per_user={"default": ScopeBudget(per_day_usd=4.0)})
+    plan = waiting("job-1", rule="user_per_day", whose="ann")
     BudgetWatch(store).record(spent(0.0, ann=1.0, bob=1.0), budgets, plan, NOW, None)
-    assert recorded(store)[1:] == [("user", "ann", "per_day", 1.0)]
+    [event] = store.events(kinds=[EventKind.BUDGET])
+    assert event.fields["text"] == "job-1 waits: too little is left of the daily budget of ann; $1.00 of $4.00 is spent"
+    assert (event.user, event.fields["job"]) == ("ann", "job-1")
+
+
+def test_a_budget_that_is_spent_is_not_recorded_again_for_jobs_that_wait() -> None:
+    store = MemoryStore()
+    BudgetWatch(store).record(spent(10.0), DAY, waiting("job-1", rule="per_day"), NOW, None)
+    assert [each[3] for each in recorded(store)] == [1.0]
