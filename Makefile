@@ -32,7 +32,7 @@ reproduce: setup  ## the papers' experiments with our own decisions, beside the 
 	@$(PYTHON) -m lab.papers $(ARGS)
 
 chaos: setup  ## every call to a cloud fails, hangs or lies, and the daemon is killed around it (all lives)
-	@CHAOS_LIVES=all $(PYTHON) -m pytest -q --workers $(PYTEST_WORKERS) --test-by-test tests/chaos/test_every_call.py tests/chaos/test_kill_anywhere.py
+	@CHAOS_LIVES=all $(PYTHON) -m pytest -q --workers $(PYTEST_WORKERS) --test-by-test tests/chaos/test_every_call.py tests/chaos/test_kill_anywhere.py tests/chaos/test_kill_while_profiling.py
 
 lint: setup  ## formatting, lint, strict types, import rules
 	@scripts/lint

@@ -42,8 +42,16 @@ class FunctionLength(NamedTuple):
 
 @lru_cache(maxsize=1)  # of one file all checkers are asked; the nodes of all files would be a million objects
 def _nodes(source: str) -> tuple[ast.AST, ...]:
-    """All nodes of the source's tree; the first is the module."""
-    return tuple(ast.walk(ast.parse(source)))
+    """Return all nodes of a file; ``ast.walk`` takes twice the time."""
+    found: list[ast.AST] = [ast.parse(source)]
+    for node in found:
+        for name in node._fields:
+            value = getattr(node, name, None)
+            if isinstance(value, list):
+                found += [each for each in value if isinstance(each, ast.AST)]
+            elif isinstance(value, ast.AST) and not isinstance(value, ast.expr_context):
+                found.append(value)
+    return tuple(found)
 
 
 def _docstring_lines(function: AnyFunction) -> int:

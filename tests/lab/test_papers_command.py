@@ -129,8 +129,7 @@ def test_invalid_result_files_are_refused_by_name(lab: LabShell, content: str) -
     assert not (lab.directory / "results.md").exists()
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-@pytest.mark.parametrize("processes", ["1", "2"])
+@pytest.mark.parametrize(("number", "processes"), [(signal.SIGTERM, "1"), (signal.SIGINT, "2")])
 def test_interrupted_reproduction_leaves_no_folder_and_no_process(
     lab: LabShell, tmp_path: Path, number: int, processes: str
 ) -> None:

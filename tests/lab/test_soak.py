@@ -23,7 +23,7 @@ from lab.soak.worlds import FaultRates, draw_world
 from tests.lab import seeded_bugs, seeded_defects
 from tests.lab.seeded_bugs import Bug
 
-SEEDS = (*range(6), 180_955, 190_886)
+SEEDS = (*range(4), 180_955, 190_886)
 """The last two once found bugs: an end that could not be recorded, and larger limits that were not reverted."""
 
 
@@ -33,7 +33,7 @@ def test_no_invariant_is_violated_under_faults(seed: int) -> None:
     assert verdict.violations == (), verdict.replay
 
 
-@pytest.mark.parametrize("seed", SEEDS[:4])
+@pytest.mark.parametrize("seed", SEEDS[:2])
 def test_no_invariant_is_violated_while_jobs_are_profiled_beside_themselves(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

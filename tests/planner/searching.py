@@ -24,12 +24,12 @@ def on_random_snapshots(examples: int) -> Callable[[Callable[..., None]], Callab
 
 
 def hold(cases: Iterable[Case], scenes: Scenes, policies: Policies, examples: int) -> None:
-    """Check that the planner keeps all properties on ``examples`` snapshots.
+    """Check that the planner keeps all properties on ``examples`` snapshots, four times as many in `make soak`.
 
     Raises AssertionError if one is broken.
     """
 
-    @on_random_snapshots(examples)
+    @on_random_snapshots(examples if settings.default.derandomize else 4 * examples)
     @given(scenes, policies)
     def holds(snapshot: Snapshot, policy: Policy) -> None:
         check(cases, snapshot, policy)

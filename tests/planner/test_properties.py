@@ -7,11 +7,12 @@ from tests.planner.properties import Case
 from tests.planner.searching import catches_its_fault, hold
 from tests.strategies_planner import policies, snapshots
 
+pytestmark = pytest.mark.hypothesis  # `make soak` looks at other snapshots, and more of them
 CASES = (*properties.CASES, *demand_properties.CASES)
 
 
 def test_every_property_holds_and_every_demand_is_kept() -> None:
-    hold(CASES, snapshots(), policies(), examples=200)
+    hold(CASES, snapshots(), policies(), examples=100)
 
 
 @pytest.mark.parametrize(
@@ -20,7 +21,7 @@ def test_every_property_holds_and_every_demand_is_kept() -> None:
 def test_property_holds_where_its_fault_would_show(case: Case) -> None:
     """Random snapshots rarely show these faults, so snapshots are drawn for each property."""
     assert case.scenes is not None
-    hold([case], case.scenes, policies(), examples=25)
+    hold([case], case.scenes, policies(), examples=15)
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.holds.__name__}-{case.broken_by().__name__}")

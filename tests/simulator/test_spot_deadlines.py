@@ -49,7 +49,7 @@ def met_pct_and_spot(folder: Path, seed: int = 0) -> tuple[float, int]:
         for n in range(40)
     ]
     policy = load_policy(path("policies") / "default.yaml")
-    setting = Setting(workload=workload_of("renders", jobs), policy=policy, cloud=CLOUD, seed=seed)
+    setting = Setting(workload=workload_of("renders", jobs), policy=policy, cloud=CLOUD, seed=seed, cycle_s=10.0)
     folder.mkdir()
     with simulated(setting, folder) as simulation:
         commitments = simulation.commitments()

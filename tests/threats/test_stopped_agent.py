@@ -16,7 +16,7 @@ from hcloud.core.model import FailureCause
 from hcloud.engine.gateway import RESPONSIVE_S
 from tests.waiting import wait_until
 
-JOBS = 20
+JOBS = 8
 PATIENCE_S = 120.0
 
 
