@@ -211,7 +211,7 @@ def test_many_files_end_as_out_of_disk(folder: Path, kind: str) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_job_that_ignores_term_is_killed_after_its_grace(folder: Path, kind: str) -> None:
-    stubborn = "trap '' TERM; echo ready; while :; do sleep 0.1; done"
+    stubborn = "trap '' TERM; echo ready; while :; do sleep 60; done"
     found = run(folder, kind, stubborn, max_runtime_s=2.0)
     if not found.stdout:  # it had not even begun to ignore anything
         again = folder / "again"

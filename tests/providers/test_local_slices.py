@@ -408,7 +408,7 @@ def test_killing_everywhere_finds_a_launch_that_forgets_its_token(
     monkeypatch.setattr(LocalProvider, "_directory_of", forgetful)
     bench.provider = bench.build({"cgroups": False})
     with pytest.raises(AssertionError):
-        _kill_everywhere(bench, 1)
+        _kill_everywhere(bench, 4)
 
 
 def _assert_one_runs(bench: LocalBench, machine: CloudInstance, before: list[CloudInstance]) -> None:
