@@ -191,6 +191,8 @@ def _changes(mapping: Mapping[str, Any], flags: Mapping[str, Any]) -> dict[str, 
     if placement:
         changes["placement"] = {**mapping.get("placement", {}), **placement}
     if flags.get("after"):
+        if wrong := next((each for each in flags["after"] if ":" in each), None):
+            raise BadInput(f"--after {wrong}: must be a job, or a job and how it ends such as job-7=finished")
         pairs = (each.partition("=") for each in flags["after"])
         after = mapping.get("after", {})
         changes["after"] = {
@@ -257,7 +259,7 @@ def _directory(path: Path) -> str:
 
 
 def _output(text: str) -> str | dict[str, str]:
-    found = re.fullmatch(r"(.*)=((?:s3|gs)://.*)", text)
+    found = re.fullmatch(r"(.*)=([A-Za-z][A-Za-z0-9+.-]*://.*)", text)
     return text if found is None else {"from": found[1], "to": found[2]}
 
 

@@ -100,7 +100,8 @@ def _check_field(name: str, text: str, zone: Any) -> None:
     try:
         CronTrigger(timezone=zone, **{name: text})
     except (ValueError, TypeError) as error:
-        raise ValueError(f"has {text!r} as {name.replace('_', ' ')}, which is not valid: {error}") from None
+        why = str(error).removeprefix(f"Error validating expression {text!r}: ")
+        raise ValueError(f"has {text!r} as {name.replace('_', ' ')}, which is not valid: {why}") from None
 
 
 def _split(cron: str) -> list[str]:

@@ -26,14 +26,18 @@ class Gpus:
 
     def described(self) -> str:
         """Return one of them as text: ``a100 80 GiB``."""
-        memory = f"{self.memory_gib:.3g} GiB" if self.memory_gib else ""
+        memory = _gib(self.memory_gib) if self.memory_gib else ""
         return " ".join(each for each in (self.kind, memory) if each) or "GPU"
 
     def words(self) -> str:
         """Return them as text: ``2 GPUs of kind a100 with 80 GiB``."""
         kind = f" of kind {self.kind}" if self.kind else ""
-        memory = f" with {self.memory_gib:.3g} GiB" if self.memory_gib else ""
+        memory = f" with {_gib(self.memory_gib)}" if self.memory_gib else ""
         return f"{self.count} GPU{'' if self.count == 1 else 's'}{kind}{memory}"
+
+
+def _gib(size: float) -> str:
+    return f"{size:.0f} GiB" if size >= 100 else f"{size:.3g} GiB"
 
 
 GPUS_REPORTED_MAX = 64

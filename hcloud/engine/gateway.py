@@ -618,7 +618,7 @@ def _listening_on(address: str, key: str) -> Any:
     try:
         yield
     except (OSError, RuntimeError) as error:
-        why = error.strerror if isinstance(error, OSError) else str(error)
+        why = error.strerror if isinstance(error, OSError) else "it is in use, or no address of this host"
         raise ConfigError(f"the gateway cannot listen on {address}: {why}", where=key) from error
 
 

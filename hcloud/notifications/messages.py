@@ -19,6 +19,12 @@ NOTIFIED: Final[Mapping[str, EventKind]] = {
     PROVIDER_TROUBLE: EventKind.PROVIDER_TROUBLE,
 }
 """The events that messages of each kind are made of."""
+_CALLS: Final = {
+    "offers": "reading offers",
+    "instances": "listing machines",
+    "launch": "launching a machine",
+    "terminate": "terminating machines",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,8 +58,9 @@ def message_of(
     if event.kind is EventKind.INSTANCE_TERMINATED and event.fields.get("code") == "preempted":
         return _spot_loss(event, owner, instance_of)
     if event.kind is EventKind.PROVIDER_TROUBLE:
-        provider, call = event.fields.get("provider"), event.fields.get("call")
-        text = f"provider {provider}: {call} failed: {event.fields.get('text')}"
+        provider, call = str(event.fields.get("provider")), str(event.fields.get("call"))
+        why = str(event.fields.get("text")).removeprefix(f"{provider}: ")
+        text = f"provider {provider}: {_CALLS.get(call, call)} failed: {why}"
         return _message(event, owner, PROVIDER_TROUBLE, text, **_only(event, "provider", "call", "error"))
     return None
 

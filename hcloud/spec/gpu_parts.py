@@ -53,7 +53,8 @@ def gpus_from_text(value: object) -> object:
             name = "count"
         else:
             name = "memory" if _MEMORY.fullmatch(part) else "kind"
-        if not part or name in found:
+        is_nameless = name == "kind" and not any(each.isalpha() or each in "*?" for each in part)
+        if is_nameless or name in found:
             raise ValueError(f"must be a number, or kind, memory and number such as a100:80GB:2, not {shown(value)}")
         found[name] = int(part[:9]) if name == "count" else part
     return found

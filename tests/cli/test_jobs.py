@@ -192,6 +192,11 @@ def test_flags_change_single_keys_of_checkpoints_retries_and_schedules(shell: Sh
     for given, words in (
         (("--checkpoint-every", "5m"), "checkpoint.path (--checkpoint): is required"),
         (("--missed", "once"), "schedule.cron (--cron): is required"),
+        (("--outputs", "r=ftp://store/x"), "outputs[0].to (--outputs): must begin with s3:// or gs://"),
+        (
+            ("--after", "prep:succeeded"),
+            "--after prep:succeeded: must be a job, or a job and how it ends such as job-7=",
+        ),
         (
             ("--memory-retries", "1", "--memory-factor", "1"),
             "(--memory-factor): must be above 1, such as 2: with the same",

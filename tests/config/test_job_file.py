@@ -364,6 +364,7 @@ def test_gpus_are_a_number_text_or_a_mapping(given: object, wanted: Gpus) -> Non
     ("given", "words"),
     [
         (0, "resources.gpus.count: must be at least 1, not 0"),
+        ("1.5", "must be a number, or kind, memory and number such as a100:80GB:2, not '1.5'"),
         ("a100:a100", "must be a number, or kind, memory and number such as a100:80GB:2, not 'a100:a100'"),
         ("", "must be a number, or kind, memory and number"),
         ({"kind": "a/b"}, "must be a kind of GPU such as a100 or l4"),

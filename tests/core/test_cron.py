@@ -73,7 +73,7 @@ def test_every_hour_is_every_hour_on_the_days_of_23_and_of_25_hours() -> None:
         ("0 0 30 2 *", "UTC", "never fires: there is no such day"),
         ("* * * *", "UTC", "must be 5 fields (minute hour day month weekday) such as '30 2 * * 1-5'"),
         ("0 0 0 * * *", "UTC", "must be 5 fields"),
-        ("60 * * * *", "UTC", "has '60' as minute, which is not valid"),
+        ("60 * * * *", "UTC", "has '60' as minute, which is not valid: the last value (60) is"),
         ("0 24 * * *", "UTC", "has '24' as hour, which is not valid"),
         ("0 0 0 * *", "UTC", "has '0' as day, which is not valid"),
         ("0 0 * * 8", "UTC", "has '8' as day of week; days are 0 to 7"),

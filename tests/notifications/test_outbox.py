@@ -185,7 +185,7 @@ def test_the_same_trouble_of_a_provider_is_told_once_an_hour_although_it_is_trie
     site.address.refusal = ""
     site.trouble()
     site.outbox.step()
-    assert site.texts == ["provider ec2: launch failed: no answer"]
+    assert site.texts == ["provider ec2: launching a machine failed: no answer"]
     site.clock.advance(SAME_TROUBLE_S)
     site.trouble()
     site.outbox.step()
