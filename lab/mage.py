@@ -21,8 +21,8 @@ from hcloud.classifier.slowdown.table import CoRunQuestion, ExpectedSlowdown
 
 Floats = NDArray[np.float64]
 Group = tuple[str, ...]
-LEAST_SPEED, UNKNOWN_SPEED = 0.02, 0.3
-"""Least speed that counts, and that of a program in a group in which its measurement is an artefact."""
+LEAST_SPEED = 0.02
+"""Least speed that counts."""
 AVERAGE, ONE_SENSITIVITY, STAGED = "like the average program", "one sensitivity", "three stages as printed"
 PRODUCTS, RANDOM, WORST = "products of pairs", "random", "worst"
 DRAWS = 4
@@ -124,18 +124,23 @@ def placement_shares(
     size: int,
     rng: np.random.Generator,
 ) -> dict[str, float]:
-    """Return by model the geometric mean of speeds that its best placement reaches, in percent of the best one's."""
+    """Return by model the geometric mean of speeds that its best placement reaches, in percent of the best one's.
+
+    Ways with a group that ``truth`` lacks are left out: nothing is known of them.
+    """
     programs = sorted({name for group in truth for name in group})
     places = list(itertools.combinations(range(count), size))
     at = {group: number for number, group in enumerate(places)}
-    ways = np.array([[at[group] for group in way] for way in partitions(range(count), size)])
+    all_ways = np.array([[at[group] for group in way] for way in partitions(range(count), size)])
     found = dict[str, list[float]]()
     for _ in range(DRAWS):
         drawn = sorted(rng.choice(programs, count, replace=False).tolist())
         named = [tuple(drawn[each] for each in group) for group in places]
-        reached = np.array([truth[group] for group in named])[ways].sum(axis=1) / count
+        is_measured = np.array([group in truth for group in named])
+        ways = all_ways[is_measured[all_ways].all(axis=1)]
+        reached = np.array([truth.get(group, 0.0) for group in named])[ways].sum(axis=1) / count
         for name, model in models.items():
-            guess = np.array([model[group] for group in named])[ways].sum(axis=1)
+            guess = np.array([model.get(group, 0.0) for group in named])[ways].sum(axis=1)
             found.setdefault(name, []).append(float(reached[guess.argmax()] - reached.max()))
         found.setdefault(RANDOM, []).append(float(reached.mean() - reached.max()))
         found.setdefault(WORST, []).append(float(reached.min() - reached.max()))
@@ -172,7 +177,11 @@ def placements(
     def by_product(name: str, beside: Group) -> float:
         return float(np.prod([pairs.get((name, each), 0.5) for each in beside]))
 
-    truth = log_means(programs, size, lambda name, beside: measured.get((name, beside), UNKNOWN_SPEED))
+    truth = {
+        group: mean
+        for group, mean in log_means(programs, size, lambda name, beside: measured.get((name, beside), 1.0)).items()
+        if all((name, _without(group, name)) in measured for name in group)
+    }
     models = {
         PAIR_TABLE: log_means(
             programs, size, lambda name, beside: _speed(fitted.slowdown(CoRunQuestion(name, beside, SERVER, None)))

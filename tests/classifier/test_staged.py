@@ -64,3 +64,6 @@ def test_a_model_that_knows_reaches_the_best_placement_and_a_seeded_fault_does_n
     shares = placement_shares(truth, models, 6, 3, np.random.default_rng(0))
     assert shares["knows"] == pytest.approx(100.0)
     assert shares["reversed"] == pytest.approx(shares["worst"]) and shares["worst"] < shares["random"] < 100.0
+    lacking = {group: value for group, value in truth.items() if group != ("a", "b", "c")}
+    shares = placement_shares(lacking, {"knows": truth}, 6, 3, np.random.default_rng(0))
+    assert shares["knows"] == pytest.approx(100.0), "a way of which nothing is known is not judged"

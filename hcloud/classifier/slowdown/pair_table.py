@@ -4,6 +4,9 @@ For each program a Gaussian process (equally: a ridge regression) over what its 
 a *press*, the additional run time it causes on average. A program's sensitivity scales the presses of all neighbours at
 once, so that two or three neighbours say much of a new program (Mage §3.2 completes a matrix for that); deviations of
 single pairs, of instance types, and of crowds from the sum are proportional to the presses.
+
+Several neighbours cost some programs less than the sum, and some more. Pairs alone show it: what a program loses beside
+weak and strong neighbours is a power of their press, and so is what it loses beside several, of the sum of theirs.
 """
 
 from __future__ import annotations
@@ -40,6 +43,14 @@ USUAL_PRESS, LEAST_PRESS = 0.1, 0.02
 """Press of a neighbour before anything is known of it, and the least assumed of any."""
 PRESS_SD = 2.0
 """Prior deviation of presses."""
+LEAST_EXCESS, SURE_EXCESS = 0.01, 0.1
+"""Smaller additional run times count as this one where exponents are fitted; so large a one weighs half as much as the
+largest."""
+EXPONENT_ROWS = 2.0
+"""How much evidence, in rows of neighbours whose press differs e-fold, the exponent 1 is worth."""
+EXPONENTS = (0.5, 1.5)
+"""Least and largest exponent."""
+EXPONENT_ROUNDS = 30
 MOST_ROWS_EACH = 250
 """Rows of one program that are used, latest first."""
 _Companies = tuple[Floats, tuple[str, ...]]
@@ -73,10 +84,13 @@ class PairTable:
         for row, each in enumerate(table.questions):
             for name in each.neighbours:
                 counts[row, index[name]] += 1.0
-        excess, noise = np.expm1(table.log_longer), np.maximum(table.doubt, LEAST_NOISE) * np.exp(table.log_longer)
+        curves = _fit_curves(table)
+        # As if the costs of single neighbours added up, for all that follows.
+        excess = np.expm1(table.log_longer) / np.array([curves.ratio(each) for each in table.questions])
+        noise = np.maximum(table.doubt, LEAST_NOISE) * (1.0 + excess)
         # Where less was observed than pressures predict, corrections must be able to take all of that back.
         predicted = np.maximum(excess, [each.longer_by_pressure or 0.0 for each in table.questions])
-        fitted = FittedPairTable(index, _presses(counts, predicted, noise), {})
+        fitted = FittedPairTable(index, _presses(counts, predicted, noise), {}, curves)
         places = dict[str, list[int]]()
         for row, each in enumerate(table.questions):
             places.setdefault(each.application, []).append(row)
@@ -90,6 +104,63 @@ class PairTable:
             inverse = np.asarray(np.linalg.inv(covariance), dtype=np.float64)
             fitted.programs[name] = _OwnRows(own, types, inverse @ (excess[rows] - prior), inverse, by_pressure)
         return fitted
+
+
+@dataclass(frozen=True, slots=True)
+class _Curves:
+    """How the cost of neighbours grows with their press."""
+
+    exponents: dict[str, float]
+    """By program; others: 1."""
+    presses: dict[str, float]
+    """By neighbour, in any unit."""
+    usual: float = 1.0
+    """Press of other neighbours."""
+
+    def ratio(self, question: CoRunQuestion) -> float:
+        """Return what the neighbours cost together, as a multiple of the sum of what they cost one by one."""
+        exponent = self.exponents.get(question.application, 1.0)
+        if len(question.neighbours) < 2 or exponent == 1.0:
+            return 1.0
+        presses = [self.presses.get(name, self.usual) for name in question.neighbours]
+        return float(math.fsum(presses) ** exponent / math.fsum([each**exponent for each in presses]))
+
+
+def _fit_curves(table: CoRunTable) -> _Curves:
+    """Fit, in turns, the exponents of programs and the presses of neighbours to what single neighbours cost."""
+    rows = [row for row, each in enumerate(table.questions) if len(each.neighbours) == 1]
+    if not rows:
+        return _Curves({}, {})
+    programs = sorted({table.questions[row].application for row in rows})
+    names = sorted({table.questions[row].neighbours[0] for row in rows})
+    own = np.array([programs.index(table.questions[row].application) for row in rows])
+    other = np.array([names.index(table.questions[row].neighbours[0]) for row in rows])
+    excess = np.maximum(np.expm1(table.log_longer[rows]), LEAST_EXCESS)
+    cost, weight = np.log(excess), excess / (excess + SURE_EXCESS)
+
+    def by_program(values: Floats) -> Floats:
+        return np.bincount(own, weights=values, minlength=len(programs)).astype(np.float64)
+
+    def by_name(values: Floats) -> Floats:
+        return np.bincount(other, weights=values, minlength=len(names)).astype(np.float64)
+
+    exponents = np.ones(len(programs))
+    press, weights = by_name(weight * cost) / by_name(weight), by_program(weight)
+    mean_cost = by_program(weight * cost) / weights
+    for _ in range(EXPONENT_ROUNDS):
+        mean_press = by_program(weight * press[other]) / weights
+        apart = press[other] - mean_press[own]
+        slope = by_program(weight * apart * (cost - mean_cost[own])) + EXPONENT_ROWS
+        exponents = np.clip(slope / (by_program(weight * apart**2) + EXPONENT_ROWS), *EXPONENTS)
+        rest = cost - mean_cost[own] + exponents[own] * mean_press[own]
+        press = by_name(weight * exponents[own] * rest) / by_name(weight * exponents[own] ** 2)
+        press -= press.mean()
+    presses = np.exp(press)
+    return _Curves(
+        dict(zip(programs, exponents.tolist(), strict=True)),
+        dict(zip(names, presses.tolist(), strict=True)),
+        float(np.median(presses)),
+    )
 
 
 def _presses(counts: Floats, excess: Floats, noise: Floats) -> Floats:
@@ -111,6 +182,7 @@ class FittedPairTable:
     presses: Floats
     """By column."""
     programs: dict[str, _OwnRows]
+    curves: _Curves
 
     def slowdown(self, question: CoRunQuestion) -> ExpectedSlowdown | None:
         """Return the expected slowdown; None if it knows neither the program nor a pressure."""
@@ -126,13 +198,15 @@ class FittedPairTable:
             covariance = self.covariance(scale, asked, (own.counts, own.types))[0]
             mean += float(covariance @ own.solved)
             variance -= float(covariance @ own.inverse @ covariance)
-        mean = max(0.0, mean)
-        return ExpectedSlowdown(math.log1p(mean), math.hypot(math.sqrt(max(0.0, variance)) / (1.0 + mean), LEAST_NOISE))
+        ratio = self.curves.ratio(question)
+        mean, deviation = ratio * max(0.0, mean), ratio * math.sqrt(max(0.0, variance))
+        return ExpectedSlowdown(math.log1p(mean), math.hypot(deviation / (1.0 + mean), LEAST_NOISE))
 
     def prior(self, question: CoRunQuestion, counts: Floats, by_pressure: bool, strangers: int = 0) -> float:
-        """Return the additional run time to expect before the program's own rows are considered."""
+        """Return the additional run time to expect before the program's own rows are considered, without the curve of
+        crowds."""
         if by_pressure and question.longer_by_pressure is not None:
-            return question.longer_by_pressure
+            return question.longer_by_pressure / self.curves.ratio(question)
         return float(counts @ self.presses) + strangers * USUAL_PRESS
 
     def covariance(self, scale: PairPrior, a: _Companies, b: _Companies) -> Floats:

@@ -20,7 +20,7 @@ from hcloud.classifier.slowdown.forecasts import (
 )
 from hcloud.classifier.slowdown.pair_table import USUAL_PRESS, PairTable
 from hcloud.classifier.slowdown.table import CoRunQuestion, CoRunTable, ExpectedSlowdown, FittedSlowdown, SlowdownModel
-from tests.classifier.slowdown.worlds import PROGRAMS, PairWorld, question
+from tests.classifier.slowdown.worlds import PROGRAMS, CurvedWorld, PairWorld, question
 
 
 def answer(fitted: FittedSlowdown, asked: CoRunQuestion) -> ExpectedSlowdown:
@@ -59,6 +59,24 @@ def test_pairs_tell_of_larger_groups() -> None:
     fitted = PairTable().fit(world.table(world.groups(2)))
     assert max(map(abs, errors(fitted, world, 3))) < 0.05
     assert max(map(abs, errors(fitted, world, 5))) < 0.1
+
+
+def test_pairs_tell_of_whom_a_crowd_slows_more_than_the_sum(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = CurvedWorld()
+    pairs = world.table(world.groups(2))
+    found = {size: errors(PairTable().fit(pairs), world, size) for size in (2, 3, 5)}
+    assert max(map(abs, found[2])) < 0.03
+    monkeypatch.setattr("hcloud.classifier.slowdown.pair_table.EXPONENTS", (1.0, 1.0))
+    sums = {size: errors(PairTable().fit(pairs), world, size) for size in (3, 5)}
+    for size in (3, 5):
+        assert float(np.mean(np.abs(found[size]))) < 0.75 * float(np.mean(np.abs(sums[size]))), "as sums would be found"
+
+
+def test_pressures_are_what_is_expected_of_a_crowd_that_nothing_was_observed_of() -> None:
+    world = CurvedWorld()
+    known = with_pressures(world.table([group for group in world.groups(2) if "a" not in group]), 0.3)
+    fitted = PairTable().fit(known)
+    assert answer(fitted, question("a", "abc", by_pressure=0.3)).mean == pytest.approx(math.log(1.3))
 
 
 def test_two_strong_neighbours_tell_much_of_a_new_program() -> None:

@@ -46,6 +46,18 @@ class PairWorld:
         )
 
 
+class CurvedWorld(PairWorld):
+    """Programs to which several neighbours cost a power of their summed press: more than
+    it for one half of them, less for the other."""
+
+    def longer(self, application: str, neighbours: Iterable[str]) -> float:
+        """The natural logarithm of by how much a run is lengthened."""
+        own = PROGRAMS.index(application)
+        sensitivity, _ = self.features[application]
+        press = sum(float(self.features[each][1]) for each in neighbours)
+        return float(np.log1p(0.6 * sensitivity * press ** (1.4 if own % 2 else 0.7)))
+
+
 def question(
     application: str, group: Iterable[str], type_column: str = TYPE, by_pressure: float | None = None
 ) -> CoRunQuestion:
