@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import numpy as np
 
 from hcloud.classifier.classify import METHODS, Classifier, FittedClassifier
+from hcloud.classifier.estimator import Estimator
 from hcloud.classifier.interference import CORE_SOURCES, NOT_COUNTED
 from hcloud.classifier.library import Library, MeasuredApplication, Question
 from hcloud.classifier.source_selection import choose_sources, source_prior
@@ -28,7 +29,7 @@ Choice = Callable[[FittedClassifier], tuple[str, ...]]
 def report() -> None:
     """Print the mean error in points of the sources that decisions count, and of all, by how two are chosen."""
     library = load_library([package_data.path("profiles")])
-    fitted = {name: _without(library, name) for name in library.known}
+    fitted = {name: fitted_without(library, name) for name in library.known}
     print(f"\ninterference: all sources from some ({len(library.known)} programs, each left out); mean error, points")
     print(f"  {'':<44}{'quality':>10}{'tolerated':>12}{'caused':>12}{'both, all sixteen':>20}")
     for title, choose in _choices():
@@ -40,8 +41,8 @@ def report() -> None:
 
 
 def _choices() -> Iterator[tuple[str, Choice]]:
-    yield "chosen, on two machines (the product)", lambda known: _chosen(known, machines=2)
-    yield "chosen, on one", lambda known: _chosen(known, machines=1)
+    yield "chosen, on two machines (the product)", lambda known: chosen_sources(known, machines=2)
+    yield "chosen, on one", lambda known: chosen_sources(known, machines=1)
     storage, memory = ("llc-capacity", "storage-bandwidth"), ("llc-capacity", "memory-bandwidth")
     for pair in (storage, memory, ("floating-point", "llc-capacity")):
         yield f"always {' and '.join(pair)}", lambda _, pair=pair: pair  # type: ignore[misc]
@@ -50,18 +51,20 @@ def _choices() -> Iterator[tuple[str, Choice]]:
     yield "none", lambda _: ()
 
 
-def _chosen(known: FittedClassifier, machines: int) -> tuple[str, ...]:
+def chosen_sources(known: FittedClassifier, machines: int) -> tuple[str, ...]:
+    """Return the sources that the product measures of an unknown program on so many machines."""
     prior, found = source_prior(known.fitted, known.scale), tuple[str, ...]()
     for _ in range(machines):
         found += choose_sources(prior, left_out={"network-bandwidth"}, besides=found).sources
     return found
 
 
-def _without(library: Library, name: str) -> FittedClassifier:
+def fitted_without(library: Library, name: str, methods: Mapping[Question, Estimator] = METHODS) -> FittedClassifier:
+    """Return what is known of tolerated and caused pressure without a program, with all its inputs."""
     program = library.known[name].program
     others = {other: row for other, row in library.known.items() if other != name and row.program != program}
-    methods = {question: METHODS[question] for question in QUESTIONS}
-    return Classifier(methods=methods).fit(Library(known=others))
+    asked = {question: methods[question] for question in QUESTIONS}
+    return Classifier(methods=asked).fit(Library(known=others))
 
 
 def _errors(truth: MeasuredApplication, known: FittedClassifier, pair: Sequence[str]) -> Errors:

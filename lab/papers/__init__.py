@@ -5,7 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from itertools import chain
 
-from lab.papers import ablations, clusters, esp, fuller_servers, hybrid, mage, peers, sensitivities, tarcil, three_sigma
+from lab.papers import (
+    ablations,
+    classification,
+    clusters,
+    esp,
+    fuller_servers,
+    hybrid,
+    mage,
+    peers,
+    sensitivities,
+    tarcil,
+    three_sigma,
+)
 from lab.papers.study import Figure, RunSize, run_figure
 
 __all__ = ["CHAPTERS", "Figure", "RunSize", "run_figure"]
@@ -16,6 +28,7 @@ CHAPTERS: Mapping[str, tuple[str, Callable[[], Iterable[Figure]]]] = {
         lambda: chain(hybrid.figures(), sensitivities.figures(), fuller_servers.figures()),
     ),
     "paragon": ("Paragon: interference and heterogeneity", clusters.paragon),
+    "classification": ("Paragon, Quasar: how well unknown programs are known", classification.figures),
     "arq": ("ARQ: admission by resource quality", clusters.arq),
     "quasar": ("Quasar: joint sizing and placement", clusters.quasar),
     "esp": ("ESP: neighbours by name", esp.figures),

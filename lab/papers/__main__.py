@@ -21,7 +21,6 @@ from hcloud.plots import require_matplotlib
 from hcloud.simulator.scenarios import LEAST_HOURS, MOST_HOURS
 from hcloud.spec.validation import nearest
 from lab.papers import CHAPTERS, Figure, RunSize, run_figure
-from lab.papers.measured import measured_groups
 from lab.papers.page import FigureResults, details, markdown, picture_svg
 from lab.papers.study import FinishedRuns, complete_results
 
@@ -41,7 +40,7 @@ DOCUMENTATION_COMMAND = "python -m lab.papers --no-run"
 @click.option("--scheduler", metavar="ADDRESS",
               help="Run simulations on the Dask cluster with this scheduler, such as tcp://10.0.0.5:8786.")  # fmt: skip
 @click.option("--data", type=NamedPath(path_type=Path, file_okay=False, exists=True),
-              help="Folder of ESP's measurements, for the chapters esp and mage (see bench.neighbours).")  # fmt: skip
+              help="Folder of measurements: ESP's for esp and mage, lumos or c3o for classification.")  # fmt: skip
 @click.option("--run/--no-run", default=True, help="--no-run: only write the page from `results/`, of any size.")
 @click.option("--pictures/--no-pictures", default=True, help="--no-pictures: leave the pictures as they are.")
 @click.option("--out", type=NamedPath(path_type=Path, dir_okay=False), default=Path("results.md"), show_default=True,
@@ -81,7 +80,7 @@ def reproduce(
     def numbers_of(figure: Figure, kept: Path) -> FigureResults | None:
         return (
             _run_and_store(figure, size, scheduler or processes or os.cpu_count() or 1, kept)
-            if run and (size.data is not None or not figure.of_data)
+            if run and figure.reads(size.data)
             else _stored_results(figure, kept)
         )
 
@@ -137,10 +136,11 @@ def _check_data(figures: Mapping[str, Sequence[Figure]], size: RunSize) -> None:
     Among others, such figures keep their stored results.
     """
     chosen = [figure for mine in figures.values() for figure in mine]
-    if size.data is None and all(figure.of_data for figure in chosen):
-        raise BadInput(f"{chosen[0].name} follows from ESP's measurements: give their folder with --data")
-    if size.data is not None and any(figure.of_data for figure in chosen):
-        measured_groups(size.data)
+    readers = [(figure, figure.of_data) for figure in chosen if figure.of_data is not None]
+    if size.data is None and len(readers) == len(chosen):
+        raise BadInput(f"{chosen[0].name} follows from measurements of others: give their folder with --data")
+    if size.data is not None and readers and not any(figure.reads(size.data) for figure, _ in readers):
+        readers[0][1](size.data)
 
 
 def _command(chapters: Sequence[str], figures: Sequence[str], size: RunSize | None) -> str:

@@ -170,7 +170,7 @@ def _accuracy() -> Figure:
         ),
         drawn="k3_R2_pct",
         published={PRINTED: 93.0},
-        of_data=True,
+        of_data=measured_groups,
     )  # fmt: skip
 
 
@@ -317,7 +317,7 @@ def _one_server() -> Figure:
         ),
         drawn="times_oracle",
         published={PRINTED: 1.05},
-        of_data=True,
+        of_data=measured_groups,
     )  # fmt: skip
 
 
@@ -337,7 +337,7 @@ def _servers() -> Figure:
         ),
         drawn="times_oracle",
         published={PRINTED: 1.13},
-        of_data=True,
+        of_data=measured_groups,
     )
 
 
@@ -408,7 +408,7 @@ def _turns() -> Figure:
         ),
         drawn="last_later_pct",
         published={},
-        of_data=True,
+        of_data=measured_groups,
     )
 
 

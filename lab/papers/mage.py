@@ -88,7 +88,7 @@ def _new_programs() -> Figure:
         claims=(error(STAGED), error(PAIR_TABLE), saved(STAGED), saved(PAIR_TABLE)),
         drawn="2_probes_error_pct",
         published={STAGED: ERROR_TWO, AVERAGE: ERROR_ALONE},
-        of_data=True,
+        of_data=measured_groups,
     )
 
 
@@ -136,7 +136,7 @@ def _placements() -> Figure:
             ),
         ),
         drawn="12_programs_pct",
-        of_data=True,
+        of_data=measured_groups,
     )
 
 

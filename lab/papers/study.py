@@ -15,7 +15,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from hcloud.core.errors import HCloudError
+from hcloud.core.errors import BadInput, HCloudError
 from hcloud.planner.make import make_plan
 from hcloud.planner.placement.orders import order_named
 from hcloud.quarantine.planning import Planner
@@ -165,8 +165,18 @@ class Figure:
     """The number drawn in the chart; empty: no chart."""
     published: Mapping[str, float] = field(default_factory=dict)
     """The published value of that number, by the label of the case that it is of."""
-    of_data: bool = False
-    """Whether its numbers follow from measurements of others (``RunSize.data``)."""
+    of_data: Callable[[Path], object] | None = None
+    """Reads the measurements of others from which its numbers follow (``RunSize.data``), and raises BadInput where they
+    are not there; None: they follow from none."""
+
+    def reads(self, data: Path | None) -> bool:
+        """Return whether it can be run with the measurements of a folder."""
+        if self.of_data is None:
+            return True
+        try:
+            return data is not None and self.of_data(data) is not None
+        except BadInput:
+            return False
 
 
 def run_figure(
