@@ -73,12 +73,17 @@ def _settle(txn: Transaction, intent: Intent, result: PauseResult | None) -> Non
     if result is not None and result.outcome == "unknown":
         txn.put_intent(replace(intent, tries=intent.tries + 1, retry_at=txn.now + RETRY_S))
         return
-    txn.close_intent(intent.token)
     job = txn.job(intent.subject)
     held = _rank_of(job, intent)
-    if result is not None and result.outcome == "refused" and held is not None and held.paused_at is not None:
-        reason = Reason(code="pause_refused", text=f"not paused: {result.detail}")
-        _resume(txn, job, replace(held, paused_at=txn.now, refuses_pause=True), reason)
+    if result is None or result.outcome == "done" or held is None or held.paused_at is None:
+        txn.close_intent(intent.token)
+        return
+    reason = Reason(code="pause_refused", text=f"not paused: {result.detail}")
+    _resume(txn, job, replace(held, paused_at=txn.now, refuses_pause=True), reason)
+    if intent.tries:  # an earlier call may have paused it
+        txn.put_intent(replace(intent, tries=0, retry_at=txn.now))
+    else:
+        txn.close_intent(intent.token)
 
 
 def _resume(txn: Transaction, job: Job, held: Allocation, reason: Reason) -> None:

@@ -359,6 +359,12 @@ class FakeRunner:
         running = self.running()
         return {unit_id: spec.resources for unit_id in running if (spec := self._units[unit_id].spec) is not None}
 
+    def paused(self) -> frozenset[UnitId]:
+        """Return the units that are paused now."""
+        with self._hold():
+            lives = [life.unit for here in self._on.values() for life in here.values() if not life.ended(self._now)]
+            return frozenset(each.id for each in lives if each.paused_at is not None and each.works_from > self._now)
+
     def next_event_at(self) -> float | None:
         """Return when the next unit ends by itself, or None."""
         with self._hold():
@@ -445,7 +451,7 @@ class FakeRunner:
         if life is None or life.unit.spec is None or life.ended(now):
             return None, PauseResult(outcome="refused", detail=f"{unit_id} does not run on {instance_id}")
         unit, spec = life.unit, life.unit.spec
-        if instance_id in self._rigid or spec.tasks is not None or spec.profile is not None:
+        if (paused and instance_id in self._rigid) or spec.tasks is not None or spec.profile is not None:
             return None, PauseResult(outcome="refused", detail=f"{instance_id} cannot pause {unit_id}")
         if epoch < unit.bounded_in:
             return None, PauseResult(outcome="refused", detail=f"{unit_id} was changed by a newer leader")

@@ -13,7 +13,7 @@ from hcloud.core.errors import StoreBusy
 
 Port = TypeVar("Port")
 PROVIDER_CALLS = ("offers", "launch", "instances", "terminate")
-RUNNER_CALLS = ("observe", "start", "stop", "resize", "renew", "logs", "forget")
+RUNNER_CALLS = ("observe", "start", "stop", "resize", "pause", "renew", "logs", "forget")
 
 
 EFFECT_POINTS = tuple(

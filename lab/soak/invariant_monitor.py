@@ -120,6 +120,7 @@ class InvariantMonitor:
         found += self._machines_and_rows(moment.now, rows)
         found += self._units(seen)
         found += self._bounds(seen)
+        found += self._pauses(seen)
         found += self._ends(seen)
         found += self.money.check(seen, moment, events)
         self.lease_checks.longest_lease_s = max(policy.lease.horizon_s for policy in self.policies)
@@ -329,6 +330,17 @@ class InvariantMonitor:
                 limits = bounds.get(unit, held.resources)
                 if limits != held.resources and f"resize:{unit}" not in open_ones:
                     yield f"limits: {unit} holds {held.resources}, but its limits are {limits}"
+
+    def _pauses(self, seen: LiveView) -> Iterator[str]:
+        """Each unit is paused or runs as its row says, unless it is being paused, resumed or stopped."""
+        running, paused = set(self.runner.running()), self.runner.paused()
+        open_ones = {intent.token for intent in seen.intents}
+        for attempt in [job.attempt for job in seen.jobs if job.attempt is not None]:
+            for held in [each for each in attempt.allocations if not each.released]:
+                unit = attempt.unit_id(held.rank)
+                settled = attempt.stop_requested_at is None and f"pause:{unit}" not in open_ones
+                if settled and unit in running and (held.paused_at is not None) is not (unit in paused):
+                    yield f"paused: {unit} is {'' if unit in paused else 'not '}paused, and its row says otherwise"
 
 
 def _ended_in_use(event: Event, seen: LiveView) -> Iterator[str]:

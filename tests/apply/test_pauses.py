@@ -139,6 +139,19 @@ def test_a_pause_that_its_worker_refuses_is_undone_and_not_asked_again(site: Dep
     assert apply(site, pause(site)) == ["rank 0 of job-1.1 cannot be paused or resumed as it is"]
 
 
+def test_a_refusal_after_a_lost_reply_lets_the_unit_run(site: Deployment) -> None:
+    """A worker may have paused it by the call that was not answered."""
+    engine, instance = site.scene.engine, held(site).instance_id
+    engine.silence(instance)
+    apply(site, pause(site))
+    engine.unsilence(instance)
+    engine.pause({site.unit(): (instance, True)})  # the call arrived; its answer did not
+    engine.stiffen(instance)
+    assert is_paused(site) == (True, True)
+    site.until(lambda: site.scene.store.live().intents == ())
+    assert is_paused(site) == (False, False) and held(site).refuses_pause
+
+
 @pytest.mark.parametrize("by", ["cancel", "evict"])
 def test_a_paused_job_can_be_stopped(site: Deployment, by: str) -> None:
     apply(site, pause(site))
