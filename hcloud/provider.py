@@ -719,6 +719,8 @@ class Runner(Protocol):
     def read_outputs(self, unit: UnitId, instance_id: InstanceId, offset: int, limit: int) -> OutputsPiece:
         """Return a piece of what an ended unit left; of an unknown unit, that it left nothing. May take long.
 
+        Without a manifest, more is to be asked for; it may come only after all content.
+
         Raises:
             WorkerUnreachable: it does not answer now.
         """
