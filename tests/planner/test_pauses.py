@@ -286,6 +286,11 @@ def test_a_planner_that_forgets_the_step_switches_at_once(monkeypatch: pytest.Mo
     assert of(decide(snapshot, turns(pause_step_s=0.001)), Pause)
 
 
+def test_turns_without_observed_neighbours_are_refused_as_nothing_would_ever_be_paused() -> None:
+    with pytest.raises(ValueError, match="needs neighbours: observed"):
+        turns(neighbours="pressures")
+
+
 def test_waiting_jobs_are_placed_as_before() -> None:
     snapshot = three()
     waiting = job(9, asks=ASKED, application="fragile", queued_at=NOW)
