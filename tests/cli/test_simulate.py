@@ -313,7 +313,7 @@ def test_files_with_bom_other_encodings_and_compression_are_read(shell_with_file
             gzip.compress((shell_with_files.directory / packed).read_bytes())
         )
     for name, jobs in (("JOBS.CSV", 6), ("log.swf", 1), ("JOBS.CSV.gz", 6), ("log.swf.gz", 1)):
-        out, _ = shell_with_files.run("simulate", name, "--cloud", "cloud.yaml", "-o", "json")
+        out, _ = shell_with_files.run("simulate", name, "mine.yaml", "--cloud", "cloud.yaml", "-o", "json")
         assert json.loads(out)["rows"][0]["succeeded"] == jobs
 
 
@@ -559,7 +559,7 @@ def test_job_that_never_started_has_no_wait(shell_with_files: Shell) -> None:
 def test_result_files_are_written_all_or_none(shell_with_files: Shell) -> None:
     (shell_with_files.directory / "few.csv").write_text("at_s,run_s,vcpus\n0,10,1\n")
     (shell_with_files.directory / "made" / "outcome.csv").mkdir(parents=True)
-    _, err = shell_with_files.run("simulate", "few.csv", "--out", "made", exit_code=2)
+    _, err = shell_with_files.run("simulate", "few.csv", "mine.yaml", "--out", "made", exit_code=2)
     assert err.endswith("hcloud: made/outcome.csv: is a directory; a file is to be written there\n")
     assert [each.name for each in (shell_with_files.directory / "made").iterdir()] == ["outcome.csv"]
 

@@ -18,7 +18,10 @@ from tests import strategies
 
 # Examples share one database: each brings jobs and tokens of its own.
 fresh = count(1)
-shared = settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+shared = settings(
+    max_examples=30 if settings.default.derandomize else 120,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
 
 
 @shared
