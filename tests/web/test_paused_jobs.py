@@ -29,7 +29,9 @@ def test_pages_and_commands_say_that_it_is_paused() -> None:
         site.submitted("ada", name="counts", command=["sleep", "900"])
         site.deployment.cycle_until(lambda: site.deployment.store.job("job-1").state is JobState.RUNNING)
         browser = site.browser("root")
-        assert "paused on" not in browser.get("/jobs/job-1").text
+        for path in ("/jobs", "/jobs/job-1"):
+            page = browser.get(path)
+            assert page.status_code == 200 and "paused on" not in page.text, path
         shown = paused_on(site)
         for path in ("/jobs", "/jobs/job-1"):
             assert "while job-2 runs, for about 60 s" in browser.get(path).text, path
