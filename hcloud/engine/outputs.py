@@ -47,7 +47,6 @@ TRIES_MAX = 3
 """So often packing may be killed, by lack of memory for instance, until the unit's outputs are given up."""
 COPY_BYTES = 256 << 10  # stays in a core's cache while it is hashed and written
 PIPE_BYTES = 1 << 20  # the most that any user may have
-SPLICED_BYTES_MIN = 64 << 10  # less is copied, as a pipe holds few parts
 SETTLED_S, SETTLING_S, LOOK_S = 0.5, 20.0, 0.1
 """What has not changed for the first time is packed, and after the second one, or half of the time between two
 checkpoints if that is less, whatever is there; looked at this often."""
@@ -241,8 +240,7 @@ class _Archive:
         """``skip_bytes``: so much at the beginning is hashed, and not written."""
         self._file, self._limit_bytes, self._skip_bytes = file, limit_bytes, skip_bytes
         self.count, self.digest = 0, hashlib.sha256()
-        self._splices = is_pipe = _is_pipe(file)
-        self._writeback = None if is_pipe else EarlyWriteback(file)
+        self._writeback = None if _is_pipe(file) else EarlyWriteback(file)
         self._buffer = memoryview(bytearray(COPY_BYTES))
 
     def write(self, content: bytes) -> None:
@@ -255,11 +253,9 @@ class _Archive:
         for offset in range(0, size_bytes, COPY_BYTES):
             content = self._buffer[: min(COPY_BYTES, size_bytes - offset)]
             if os.preadv(file, [content], offset) < len(content):
-                raise _became_shorter()
-            new, end = self._hash(content), offset + len(content)
-            spliced = self._splice(file, end - new, new) if self._splices and new >= SPLICED_BYTES_MIN else 0
-            if spliced < new:
-                self._file.write(content[len(content) - new + spliced :])
+                raise OSError(errno.EIO, "a file became shorter while it was packed")
+            if new := self._hash(content):
+                self._file.write(content[-new:])
             if self._writeback is not None:
                 self._writeback.note_size(self.count)
 
@@ -270,27 +266,6 @@ class _Archive:
             raise _TooLarge
         self.digest.update(content)
         return max(0, self.count - max(before, self._skip_bytes))
-
-    def _splice(self, file: int, offset: int, size_bytes: int) -> int:
-        """Have the kernel put a part of a file into the pipe, without copying it; return how much it did."""
-        self._file.flush()
-        spliced = 0
-        while spliced < size_bytes:
-            try:
-                count = os.splice(file, self._file.fileno(), size_bytes - spliced, offset_src=offset + spliced)
-            except OSError as error:
-                if error.errno != errno.EINVAL:
-                    raise
-                self._splices = False  # the file system cannot
-                break
-            if count == 0:
-                raise _became_shorter()
-            spliced += count
-        return spliced
-
-
-def _became_shorter() -> OSError:
-    return OSError(errno.EIO, "a file became shorter while it was packed")
 
 
 def _is_pipe(file: IO[bytes]) -> bool:

@@ -1,6 +1,5 @@
 """What a unit leaves is packed on its machine as its user, whole or not at all, and nothing from beside its folder."""
 
-import errno
 import hashlib
 import io
 import os
@@ -140,7 +139,7 @@ def test_nothing_is_packed_before_the_unit_has_ended(unit: Unit) -> None:
 
 @pytest.fixture
 def large(unit: Unit) -> Unit:
-    """A unit that left more than a pipe holds, partly in files that are spliced and partly in such as are copied."""
+    """A unit that left more than a pipe holds."""
     results = unit.path / "root" / "job" / "results"
     for number in range(40):
         (results / f"small-{number}").write_bytes(os.urandom(1000 * number))
@@ -244,15 +243,7 @@ def test_forgotten_units_leave_no_process(large: Unit) -> None:
     assert process.returncode is not None and not outputs._sent
 
 
-@pytest.mark.parametrize("splices", [True, False])
-def test_pipes_are_written_also_where_the_file_system_cannot_splice(
-    large: Unit, monkeypatch: pytest.MonkeyPatch, splices: bool
-) -> None:
-    def refused(*_: object, **__: object) -> int:
-        raise OSError(errno.EINVAL, "no splice here")
-
-    if not splices:
-        monkeypatch.setattr(os, "splice", refused)
+def test_pipes_are_written_which_no_disk_is_behind(large: Unit, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(EarlyWriteback, "EVERY_BYTES", 1)
     reads, writes = os.pipe2(os.O_CLOEXEC)
     content = list[bytes]()
