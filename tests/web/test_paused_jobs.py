@@ -24,16 +24,25 @@ def paused_on(site: Site) -> dict[str, object]:
     return found
 
 
+def running(site: Site) -> None:
+    site.submitted("ada", name="counts", command=["sleep", "900"])
+    site.deployment.cycle_until(lambda: site.deployment.store.job("job-1").state is JobState.RUNNING)
+
+
 def test_pages_and_commands_say_that_it_is_paused() -> None:
     with serving() as site:
-        site.submitted("ada", name="counts", command=["sleep", "900"])
-        site.deployment.cycle_until(lambda: site.deployment.store.job("job-1").state is JobState.RUNNING)
-        browser = site.browser("root")
-        for path in ("/jobs", "/jobs/job-1"):
-            page = browser.get(path)
-            assert page.status_code == 200 and "paused on" not in page.text, path
-        shown = paused_on(site)
+        running(site)
+        shown, browser = paused_on(site), site.browser("root")
         for path in ("/jobs", "/jobs/job-1"):
             assert "while job-2 runs, for about 60 s" in browser.get(path).text, path
         assert waits_for(shown) == f"inst-1; {WHY}"
         assert ("paused", WHY) in job_detail(shown, 0.0)
+
+
+def test_pages_show_where_a_job_runs_that_is_not_paused() -> None:
+    with serving() as site:
+        running(site)
+        for path in ("/jobs", "/jobs/job-1"):
+            page = site.browser("root").get(path)
+            assert page.status_code == 200, path
+            assert "inst-1" in page.text and "paused on" not in page.text, path
