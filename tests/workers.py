@@ -93,7 +93,7 @@ class _Pool:
             for worker in self._workers:
                 signal.pidfd_send_signal(worker.process, signal.SIGINT)
             for worker in self._workers:
-                worker.wait()
+                worker.end()
 
     def _fork(self, begin_with: Sequence[pytest.Item]) -> None:
         near, far = socket.socketpair()
@@ -191,6 +191,16 @@ class _Worker:
             self._rest += received
         *lines, self._rest = self._rest.split(b"\n")
         return [json.loads(line) for line in lines]
+
+    def end(self) -> None:
+        """Wait for its end, and interrupt it at its next test as well, for a test may keep an interrupt to itself."""
+        with selectors.DefaultSelector() as ready:
+            for each in (self.socket, self.process):
+                ready.register(each, selectors.EVENT_READ)
+            while self.process not in {key.fileobj for key, _ in ready.select()}:
+                if any("started" in message for message in self.messages()):
+                    signal.pidfd_send_signal(self.process, signal.SIGINT)
+        self.wait()
 
     def wait(self) -> int:
         """Wait for its end and return its exit code, which is negative for a signal."""

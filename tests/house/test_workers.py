@@ -79,6 +79,17 @@ def test_session_stops_at_the_first_failure_if_asked_to(tmp_path: Path) -> None:
     assert code == 2 or "stopping after 1 failures" in shown, (code, shown)
 
 
+def test_session_stops_though_a_test_keeps_the_interrupt_to_itself(tmp_path: Path) -> None:
+    fails = "import pathlib, time\ndef test_fails():\n  end = time.monotonic() + 60\n"
+    fails += "  while not pathlib.Path('begun').exists() and time.monotonic() < end:\n    time.sleep(0.01)\n"
+    endless = "import pathlib, time\ndef test_endless():\n  pathlib.Path('begun').touch()\n  try:\n"
+    endless += "    time.sleep(600)\n  except KeyboardInterrupt:\n    pass\ndef test_also():\n  time.sleep(600)\n"
+    # The worker that fails has taken the second file already; the third is the other's.
+    files = {"test_a.py": f"{fails}  assert 0\n", "test_b.py": "def test_b(): pass\n", "test_c.py": endless}
+    code, shown = run(tmp_path, files, "-x")
+    assert code == 2 or "stopping after 1 failures" in shown, (code, shown)
+
+
 def test_test_that_ends_its_worker_fails_and_the_others_run(tmp_path: Path) -> None:
     killed = "import os\ndef test_before(): pass\ndef test_kills(): os.kill(os.getpid(), 9)\ndef test_after(): pass\n"
     code, shown = run(tmp_path, {"test_a.py": killed, "test_b.py": "def test_other(): pass\n"})
