@@ -7,6 +7,7 @@ from itertools import chain
 
 from lab.papers import (
     ablations,
+    allocation,
     classification,
     clusters,
     esp,
@@ -27,9 +28,12 @@ CHAPTERS: Mapping[str, tuple[str, Callable[[], Iterable[Figure]]]] = {
         "HCloud: hybrid provisioning",
         lambda: chain(hybrid.figures(), sensitivities.figures(), fuller_servers.figures()),
     ),
-    "paragon": ("Paragon: interference and heterogeneity", clusters.paragon),
+    "paragon": (
+        "Paragon: interference and heterogeneity",
+        lambda: chain(clusters.paragon(), allocation.allocation_figures()),
+    ),
     "classification": ("Paragon, Quasar: how well unknown programs are known", classification.figures),
-    "arq": ("ARQ: admission by resource quality", clusters.arq),
+    "arq": ("ARQ: admission by resource quality", lambda: chain(clusters.arq(), allocation.order_figures())),
     "quasar": ("Quasar: joint sizing and placement", clusters.quasar),
     "esp": ("ESP: neighbours by name", esp.figures),
     "mage": ("Mage: across and inside servers", mage.figures),
