@@ -12,7 +12,9 @@ ENDLESS = "while :; do :; done"
 
 @needs_root
 def test_samples_of_a_unit_say_how_much_of_its_promised_cpu_time_the_host_gave_to_others(tmp_path: Path) -> None:
-    others = [subprocess.Popen(["/bin/sh", "-c", ENDLESS]) for _ in range(3 * (os.cpu_count() or 1))]
+    others = [
+        subprocess.Popen(["/bin/sh", "-c", ENDLESS], start_new_session=True) for _ in range(3 * (os.cpu_count() or 1))
+    ]
     try:
         outcome = run_alone(tmp_path, f"timeout 3 sh -c '{ENDLESS}'; true")
     finally:

@@ -107,7 +107,7 @@ def in_time(flow: Callable[[float], None]) -> None:
 
 def job() -> Submission:
     """A job that nobody knows: it counts for a moment and writes down how far it is."""
-    loop = "i=0; while [ $i -lt 100000 ]; do i=$((i+1)); [ $((i % 3000)) -ne 0 ] || echo $i/100000 > progress; done"
+    loop = "i=0; while [ $i -lt 300000 ]; do i=$((i+1)); [ $((i % 9000)) -ne 0 ] || echo $i/300000 > progress; done"
     return Submission(
         spec=JobSpec(
             name="unknown",

@@ -6,6 +6,7 @@ import itertools
 import json
 import os
 import pickle
+import queue
 import shutil
 import signal
 import socket
@@ -457,16 +458,17 @@ def test_more_commands_than_fit_wait_for_each_other(site: Site, runner: GatewayR
 
 
 def test_an_answer_that_makes_no_sense_is_unknown(channel: grpc.Channel, runner: GatewayRunner) -> None:
-    stream: Any = None
+    streams = queue.SimpleQueue[Any]()
 
     def messages() -> Iterator[Any]:
         yield hello()
         yield report(1, machine=EMPTY)
-        for message in stream:
+        for message in streams.get():  # it is sent from before it is known here
             if message.WhichOneof("message") == "command":
                 yield pb.FromAgent(answer=pb.Answer(number=message.command.number, document=pickle.dumps(Bomb())))
 
     stream = channel.stream_stream(CONNECT, pb.FromAgent.SerializeToString, pb.ToAgent.FromString)(messages())
+    streams.put(stream)
     wait_until(lambda: connected(runner, HOSTILE), PATIENCE_S)
     assert runner.renew({HOSTILE: 1.0}) == frozenset()
     stream.cancel()
@@ -477,18 +479,19 @@ def test_an_answer_that_makes_no_sense_is_unknown(channel: grpc.Channel, runner:
 @contextmanager
 def answering(channel: grpc.Channel, answer: Callable[[grpc.Channel, Any], Any]) -> Iterator[None]:
     """Be connected as an agent that answers each command with what ``answer`` returns; None: nothing."""
-    stream: Any = None
+    streams = queue.SimpleQueue[Any]()
 
     def messages() -> Iterator[Any]:
         yield hello()
         yield report(1, machine=EMPTY)
         with suppress(grpc.RpcError):
-            for message in stream:
+            for message in streams.get():  # it is sent from before it is known here
                 said = answer(channel, message.command) if message.WhichOneof("message") == "command" else None
                 if said is not None:
                     yield pb.FromAgent(answer=said)
 
     stream = channel.stream_stream(CONNECT, pb.FromAgent.SerializeToString, pb.ToAgent.FromString)(messages())
+    streams.put(stream)
     try:
         yield
     finally:
