@@ -81,7 +81,7 @@ def _kill(home: Home, process: str) -> None:
         "gateway": [pid for pid, command in _processes(home) if PARTS["gateway"] in command],
         "agent": links,
         # Keepers have the worker's command line, but only the worker starts a link.
-        "worker": [_parent(pid) for pid in links],
+        "worker": [parent for pid in links if (parent := _parent(pid)) is not None],
     }
     for name in victims if process == "all" else {process} & victims.keys():
         for pid in victims[name]:
@@ -94,8 +94,14 @@ def _kill(home: Home, process: str) -> None:
         home.daemon()
 
 
-def _parent(pid: int) -> int:
-    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+def _parent(pid: int) -> int | None:
+    """Return the worker that started a link; None: it is dead, and what took its place is the machine."""
+    try:
+        parent = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+        is_worker = PARTS["workers and units"] in Path(f"/proc/{parent}/cmdline").read_bytes()
+    except OSError:
+        return None
+    return parent if is_worker else None
 
 
 class _Runs(socketserver.StreamRequestHandler):

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import logging
+import signal
 import subprocess
 import sys
 import threading
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -15,6 +17,8 @@ from hcloud.core.errors import ConfigError
 _log = logging.getLogger("hcloud")
 RESTART_S, RESTART_CAP_S = 0.2, 5.0
 STOP_TIMEOUT_S = 5.0
+STARTS_MOST, ENDS_WITHIN_S = 3, 1.0
+"""So often it is started in a row if it is killed; and how long one that says nothing may take to end by itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +75,16 @@ class GatewayProcess:
                 self._process.kill()
 
     def _spawn(self) -> None:
+        """Start it; one that something kills before it listens is started again. Raises ConfigError: it cannot."""
+        for _ in range(STARTS_MOST - 1):
+            if self._spawned():
+                return
+            _log.error("the gateway was killed while it started; it is started again")
+        if not self._spawned():
+            raise ConfigError("the gateway was killed each time it started")
+
+    def _spawned(self) -> bool:
+        """Start it once; return whether it listens, and was not killed before it could say anything."""
         command = [sys.executable, "-m", "hcloud.engine.gateway", self._settings.to_json()]
         # A session of its own: Ctrl-C is for the daemon, which ends it in its time.
         process = subprocess.Popen(
@@ -79,11 +93,15 @@ class GatewayProcess:
         assert process.stdout is not None
         answer = process.stdout.readline().decode().strip()
         if answer != "ready":
+            with suppress(subprocess.TimeoutExpired):
+                if not answer and process.wait(ENDS_WITHIN_S) == -signal.SIGKILL:
+                    return False
             process.kill()
             process.wait()
             fault = json.loads(answer) if answer.startswith("{") else {"why": "the gateway ended at once"}
             raise ConfigError(fault["why"], where=fault.get("where", ""))
         self._process = process
+        return True
 
     def _keep(self) -> None:
         pause_s = RESTART_S

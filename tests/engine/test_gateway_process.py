@@ -144,3 +144,23 @@ def test_an_agent_follows_the_daemon_that_leads_and_its_units_go_on(side: Side, 
     finally:
         machine.clean()
         other.close()
+
+
+@pytest.mark.parametrize(("kills", "listens"), [(2, True), (3, False)])
+def test_a_gateway_that_is_killed_while_it_starts_is_started_again_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kills: int, listens: bool
+) -> None:
+    make_ca(tmp_path / "tls")
+    python = tmp_path / "python"
+    count = f'echo >>"{tmp_path}/starts"; [ "$(wc -l <"{tmp_path}/starts")" -gt {kills} ] || kill -KILL $$'
+    python.write_text(f'#!/bin/sh\n{count}\nexec "{sys.executable}" "$@"\n')
+    python.chmod(0o755)
+    monkeypatch.setattr("hcloud.engine.gateway_process.sys.executable", str(python))
+    side = Side(tmp_path / "a", tmp_path / "tls")
+    if listens:
+        side.process.start()
+        assert side.socket.exists()
+    else:
+        with pytest.raises(ConfigError, match="killed each time"):
+            side.process.start()
+    side.close()
