@@ -156,11 +156,9 @@ class Sampler:
         """Add what the host took from the unit since the last look; nothing where the unit's share is not known."""
         if self._group is None or group.cpu_s is None or not self._machine_cpus:
             return
-        look, before = (
-            _Look(time.monotonic(), group, tree, cpu_times(self._machine_cpus), self._group.instance_cpu_s()),
-            self._before,
-        )
-        self._before = look
+        before = self._before
+        machine, instance_cpu_s = cpu_times(self._machine_cpus), self._group.instance_cpu_s()
+        look = self._before = _Look(time.monotonic(), group, tree, machine, instance_cpu_s)
         if before is None or look.at <= before.at:
             return
         cpu_s = group.cpu_s - (before.unit.cpu_s or 0.0)
@@ -194,8 +192,9 @@ class Sampler:
             paused_s=self.paused_s,
         )
         plain = asdict(sample)
-        if not self.paused_s:  # daemons of before do not know it
-            del plain["paused_s"]
+        for name in ("paused_s", "taken_s"):  # daemons of before know neither
+            if not plain[name]:
+                del plain[name]
         try:
             self._unit.write("sample.json", plain)
         except OSError:  # a full disk costs samples, not the unit

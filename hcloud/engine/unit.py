@@ -208,7 +208,9 @@ class Unit:
         before = self.read(PAUSE) or {}
         last = int(before.get("epoch", epoch))
         if epoch < last:
-            raise UnitRefused(f"{self.id} was paused or resumed since by who leads now (epoch {last}, not {epoch})")
+            raise UnitRefused(
+                f"{self.id} was paused or resumed since by the daemon that leads now (epoch {last}, not {epoch})"
+            )
         if before != (now := {"paused": paused, "epoch": epoch}):
             self.write(PAUSE, now)
         self.signal_keeper(STOP_SIGNAL)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
+from dataclasses import fields
 from typing import Any, cast
 
 from hcloud.core.arrays import TASKS_MOST
@@ -201,8 +202,12 @@ def unit_report_from_wire(plain: Mapping[str, Any]) -> UnitReport:
     )
 
 
+_SAMPLED = frozenset(each.name for each in fields(UnitSample))
+
+
 def _sample_from_wire(plain: Mapping[str, Any]) -> UnitSample:
-    return UnitSample(**{**plain, "cpus": cpus_from(plain.get("cpus", ()))})
+    known = {name: value for name, value in plain.items() if name in _SAMPLED}  # a later agent may say more
+    return UnitSample(**{**known, "cpus": cpus_from(plain.get("cpus", ()))})
 
 
 def report_from_wire(instance_id: str, plain: Mapping[str, Any]) -> WorkerReport:

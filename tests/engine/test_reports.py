@@ -14,7 +14,7 @@ from hcloud.core.clock import ManualClock
 from hcloud.engine import gateway_pb2
 from hcloud.engine.calls import Command
 from hcloud.engine.runner import GatewayRunner
-from hcloud.engine.wire import exit_to_wire
+from hcloud.engine.wire import exit_to_wire, unit_report_from_wire
 from hcloud.provider import ExitRecord, LogChunk, LogPiece, Stream
 
 GOOD = {"units": [], "isolation": ["bwrap"], "preempt_at": None}
@@ -105,6 +105,14 @@ def test_the_made_messages_are_those_of_the_protocol_file() -> None:
         for name, message in gateway_pb2.DESCRIPTOR.message_types_by_name.items()
     }
     assert written == made
+
+
+@pytest.mark.parametrize("more", [{}, {"taken_s": 2.5}, {"a_later_agents_word": [1]}])
+def test_samples_of_earlier_and_later_agents_are_read(more: dict[str, object]) -> None:
+    sample = {"at": 1.0, "cpu_s": 3.0, **more}
+    report = {"id": "job-1.1.0", "state": "running", "started_at": 1.0, "sample": sample, "exit": None}
+    read = unit_report_from_wire(report).sample
+    assert read is not None and (read.cpu_s, read.taken_s) == (3.0, more.get("taken_s"))
 
 
 def test_output_is_asked_for_only_of_streams_that_may_hold_any(tmp_path: Path) -> None:
