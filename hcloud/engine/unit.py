@@ -200,7 +200,7 @@ class Unit:
         before = self.read(BOUNDS) or {}
         last = int(before.get("epoch", epoch))
         if epoch < last:
-            raise UnitRefused(f"{self.id} was bounded since by who leads now (epoch {last}, not {epoch})")
+            raise UnitRefused(f"{self.id} was bounded since by the daemon that leads now (epoch {last}, not {epoch})")
         self.write(BOUNDS, {**before, "epoch": epoch} | ({} if cpus is None else {"cpus": cpus}))
 
     def request_pause(self, paused: bool, epoch: int) -> None:

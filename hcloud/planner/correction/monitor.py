@@ -51,7 +51,7 @@ AT_BOUND, STILL_AT_BOUND = 0.95, 0.9
 holds while the service misses its target, so that it does not change back and forth."""
 OF_SERVICE = ("latency", "rate")
 MOST_TAKEN = 0.9
-"""A host that took more still leaves this little doubt."""
+"""The largest share that counts as taken: of a job that got nothing at all, no upper limit would follow."""
 LATE_READINGS = 2
 """So many readings in a row over a bound are enough for a step that costs nearly nothing."""
 _UNKNOWN: Any = object()
