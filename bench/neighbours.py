@@ -169,7 +169,7 @@ def new_programs(
 ) -> SpeedScore:
     """Return the mean score over programs that are known beside ``probes`` neighbours only, on the larger groups.
 
-    Neighbours are those that press most, or random ones with ``rng``.
+    Neighbours are those that cost others most, or random ones with ``rng``.
     """
     own, scores = np.array([each.application for each in pairs.table.questions]), list[SpeedScore]()
     own_larger = np.array([each.application for each in larger.table.questions])
@@ -179,12 +179,12 @@ def new_programs(
             [pairs.take(np.flatnonzero(own != program)), larger.take(np.flatnonzero(own_larger != program))]
         )
         asked = larger.take(np.flatnonzero(own_larger == program))
-        presses = PairTable().fit(others.table)
-        by_press = sorted(
-            mine.tolist(), key=lambda at: -presses.presses[presses.index[pairs.table.questions[at].neighbours[0]]]
+        fitted = PairTable().fit(others.table)
+        by_pressure = sorted(
+            mine.tolist(), key=lambda at: -fitted.pressures[fitted.index[pairs.table.questions[at].neighbours[0]]]
         )
         for _ in range(1 if rng is None else REPEATS):
-            chosen = np.array(by_press[:probes]) if rng is None else rng.choice(mine, probes, replace=False)
+            chosen = np.array(by_pressure[:probes]) if rng is None else rng.choice(mine, probes, replace=False)
             learnt = joined([others, pairs.take(chosen)])
             scores.append(score(PairTable().fit(learnt.table), asked))
     return mean_of(scores)

@@ -48,14 +48,14 @@ def new_program_errors(
     groups: MeasuredGroups, probes: int, rng: np.random.Generator, *, at_random: bool
 ) -> dict[str, float]:
     """Return by method the mean error in percent of the speeds of programs beside two or more, of which only
-    ``probes`` single neighbours are known: random ones, or those that press most on others."""
+    ``probes`` single neighbours are known: random ones, or those that cost others most."""
     table, found = SpeedTable(groups), dict[str, list[float]]()
     for at, program in enumerate(table.programs):
         others = np.delete(table.speeds, at, axis=0)
         singles = np.flatnonzero((table.size == 1) & ~np.isnan(table.speeds[at]))
         asked = np.flatnonzero((table.size > 1) & ~np.isnan(table.speeds[at]))
-        by_press = singles[np.argsort(-average_costs(others)[singles])]
-        chosen = rng.choice(singles, probes, replace=False) if at_random else by_press[:probes]
+        by_pressure = singles[np.argsort(-average_costs(others)[singles])]
+        chosen = rng.choice(singles, probes, replace=False) if at_random else by_pressure[:probes]
         truth = table.speeds[at, asked]
         for name, predicted in _predictions(groups, table, program, others, at, chosen, rng):
             error = np.abs(np.clip(predicted[asked], LEAST_SPEED, 1.0) - truth) / truth

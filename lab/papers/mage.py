@@ -43,7 +43,7 @@ def figures() -> Iterator[Figure]:
 # --------------------------------------------------------------------------------------------------------- new programs
 @cache
 def _errors(folder: Path, probes: int, seed: int | None) -> Mapping[str, float]:
-    """Return errors by method with probes drawn by a seed; None: those that press most."""
+    """Return errors by method with probes drawn by a seed; None: those that cost others most."""
     groups = measured_groups(folder)
     small, rng = joined([groups[2], groups[3]]), np.random.default_rng(seed or 0)
     return new_program_errors(small, probes, rng, at_random=seed is not None)

@@ -1,12 +1,12 @@
 """ExpectedSlowdown by pairs of programs: the additional run times that single neighbours cause add up.
 
-For each program a Gaussian process (equally: a ridge regression) over what its neighbours cost it. Each neighbour has
-a *press*, the additional run time it causes on average. A program's sensitivity scales the presses of all neighbours at
-once, so that two or three neighbours say much of a new program (Mage §3.2 completes a matrix for that); deviations of
-single pairs, of instance types, and of crowds from the sum are proportional to the presses.
+For each program a Gaussian process (equally: a ridge regression) over what its neighbours cost it. The *pressure* of a
+neighbour is one number here: the additional run time it causes on average. A program's sensitivity scales the pressures
+of all neighbours at once, so that two or three neighbours say much of a new program (Mage §3.2 completes a matrix for
+that); deviations of single pairs, of instance types, and of crowds from the sum are proportional to the pressures.
 
 Several neighbours cost some programs less than the sum, and some more. Pairs alone show it: what a program loses beside
-weak and strong neighbours is a power of their press, and so is what it loses beside several, of the sum of theirs.
+weak and strong neighbours is a power of their pressure, and so is what it loses beside several, of the sum of theirs.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from hcloud.classifier.slowdown.table import Company, CoRunQuestion, CoRunTable,
 
 
 class PairPrior(NamedTuple):
-    """Prior standard deviations, as shares of the presses."""
+    """Prior standard deviations, as shares of the pressures."""
 
     sensitivity: float
     """Of the sensitivity of a program to all neighbours."""
@@ -31,23 +31,23 @@ class PairPrior(NamedTuple):
     """Of what several cost together, beside their sum."""
 
 
-BY_PRESSES = PairPrior(sensitivity=3.0, pair=0.4, crowd=1.0)
+UNPROFILED = PairPrior(sensitivity=3.0, pair=0.4, crowd=1.0)
 """Nothing is known of a program: its sensitivity may be anything."""
-BY_PRESSURES = PairPrior(sensitivity=0.2, pair=1.0, crowd=1.0)
-"""Pressures predict how sensitive a program is; to which of its neighbours, less well."""
+PROFILED = PairPrior(sensitivity=0.2, pair=1.0, crowd=1.0)
+"""Profiles predict how sensitive a program is; to which of its neighbours, less well."""
 TYPE_SHARE = 0.3
 """Share of the prior variance that other instance types say nothing of."""
 LEAST_NOISE = 0.03
 """Least relative error of an observed run time: it stands for what sums of pairs cannot express."""
-USUAL_PRESS, LEAST_PRESS = 0.1, 0.02
-"""Press of a neighbour before anything is known of it, and the least assumed of any."""
-PRESS_SD = 2.0
-"""Prior deviation of presses."""
+USUAL_PRESSURE, LEAST_PRESSURE = 0.1, 0.02
+"""Pressure of a neighbour before anything is known of it, and the least assumed of any."""
+PRESSURE_SD = 2.0
+"""Prior deviation of pressures."""
 LEAST_EXCESS, SURE_EXCESS = 0.01, 0.1
 """Smaller additional run times count as this one where exponents are fitted; so large a one weighs half as much as the
 largest."""
 EXPONENT_ROWS = 2.0
-"""How much evidence, in rows of neighbours whose press differs e-fold, the exponent 1 is worth."""
+"""How much evidence, in rows of neighbours whose pressure differs e-fold, the exponent 1 is worth."""
 EXPONENTS = (0.5, 1.5)
 """Least and largest exponent."""
 EXPONENT_ROUNDS = 30
@@ -69,7 +69,7 @@ class _OwnRows:
     inverse: Floats
     """That inverse, (n x n)."""
     by_pressure: bool
-    """Whether surprises are relative to what pressures predict, not to presses."""
+    """Whether surprises are relative to what profiles predict, not to the sum of pressures."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ class PairTable:
     """The model; it has no settings."""
 
     def fit(self, table: CoRunTable) -> FittedPairTable:
-        """Fit the presses of all neighbours together, then each program on its own."""
+        """Fit the pressures of all neighbours together, then each program on its own."""
         names = sorted({name for each in table.questions for name in each.neighbours})
         index = {name: at for at, name in enumerate(names)}
         counts = np.zeros((len(table), len(names)))
@@ -88,9 +88,9 @@ class PairTable:
         # As if the costs of single neighbours added up, for all that follows.
         excess = np.expm1(table.log_longer) / np.array([curves.ratio(each) for each in table.questions])
         noise = np.maximum(table.doubt, LEAST_NOISE) * (1.0 + excess)
-        # Where less was observed than pressures predict, corrections must be able to take all of that back.
+        # Where less was observed than profiles predict, corrections must be able to take all of that back.
         predicted = np.maximum(excess, [each.longer_by_pressure or 0.0 for each in table.questions])
-        fitted = FittedPairTable(index, _presses(counts, predicted, noise), {}, curves)
+        fitted = FittedPairTable(index, _mean_pressures(counts, predicted, noise), {}, curves)
         places = dict[str, list[int]]()
         for row, each in enumerate(table.questions):
             places.setdefault(each.application, []).append(row)
@@ -99,7 +99,7 @@ class PairTable:
             own, types = counts[rows], tuple(table.questions[row].type_column for row in rows)
             by_pressure = all(table.questions[row].longer_by_pressure is not None for row in rows)
             prior = np.array([fitted.prior(table.questions[row], counts[row], by_pressure) for row in rows])
-            scale = BY_PRESSURES if by_pressure else BY_PRESSES
+            scale = PROFILED if by_pressure else UNPROFILED
             covariance = fitted.covariance(scale, (own, types), (own, types)) + np.diag(noise[rows] ** 2)
             inverse = np.asarray(np.linalg.inv(covariance), dtype=np.float64)
             fitted.programs[name] = _OwnRows(own, types, inverse @ (excess[rows] - prior), inverse, by_pressure)
@@ -108,26 +108,26 @@ class PairTable:
 
 @dataclass(frozen=True, slots=True)
 class _Curves:
-    """How the cost of neighbours grows with their press."""
+    """How the cost of neighbours grows with their pressure."""
 
     exponents: dict[str, float]
     """By program; others: 1."""
-    presses: dict[str, float]
+    pressures: dict[str, float]
     """By neighbour, in any unit."""
     usual: float = 1.0
-    """Press of other neighbours."""
+    """Pressure of other neighbours."""
 
     def ratio(self, question: CoRunQuestion) -> float:
         """Return what the neighbours cost together, as a multiple of the sum of what they cost one by one."""
         exponent = self.exponents.get(question.application, 1.0)
         if len(question.neighbours) < 2 or exponent == 1.0:
             return 1.0
-        presses = [self.presses.get(name, self.usual) for name in question.neighbours]
-        return float(math.fsum(presses) ** exponent / math.fsum([each**exponent for each in presses]))
+        pressures = [self.pressures.get(name, self.usual) for name in question.neighbours]
+        return float(math.fsum(pressures) ** exponent / math.fsum([each**exponent for each in pressures]))
 
 
 def _fit_curves(table: CoRunTable) -> _Curves:
-    """Fit, in turns, the exponents of programs and the presses of neighbours to what single neighbours cost."""
+    """Fit, in turns, the exponents of programs and the pressures of neighbours to what single neighbours cost."""
     rows = [row for row, each in enumerate(table.questions) if len(each.neighbours) == 1]
     if not rows:
         return _Curves({}, {})
@@ -145,32 +145,32 @@ def _fit_curves(table: CoRunTable) -> _Curves:
         return np.bincount(other, weights=values, minlength=len(names)).astype(np.float64)
 
     exponents = np.ones(len(programs))
-    press, weights = by_name(weight * cost) / by_name(weight), by_program(weight)
+    pressure, weights = by_name(weight * cost) / by_name(weight), by_program(weight)
     mean_cost = by_program(weight * cost) / weights
     for _ in range(EXPONENT_ROUNDS):
-        mean_press = by_program(weight * press[other]) / weights
-        apart = press[other] - mean_press[own]
+        mean_pressure = by_program(weight * pressure[other]) / weights
+        apart = pressure[other] - mean_pressure[own]
         slope = by_program(weight * apart * (cost - mean_cost[own])) + EXPONENT_ROWS
         exponents = np.clip(slope / (by_program(weight * apart**2) + EXPONENT_ROWS), *EXPONENTS)
-        rest = cost - mean_cost[own] + exponents[own] * mean_press[own]
-        press = by_name(weight * exponents[own] * rest) / by_name(weight * exponents[own] ** 2)
-        press -= press.mean()
-    presses = np.exp(press)
+        rest = cost - mean_cost[own] + exponents[own] * mean_pressure[own]
+        pressure = by_name(weight * exponents[own] * rest) / by_name(weight * exponents[own] ** 2)
+        pressure -= pressure.mean()
+    pressures = np.exp(pressure)
     return _Curves(
         dict(zip(programs, exponents.tolist(), strict=True)),
-        dict(zip(names, presses.tolist(), strict=True)),
-        float(np.median(presses)),
+        dict(zip(names, pressures.tolist(), strict=True)),
+        float(np.median(pressures)),
     )
 
 
-def _presses(counts: Floats, excess: Floats, noise: Floats) -> Floats:
+def _mean_pressures(counts: Floats, excess: Floats, noise: Floats) -> Floats:
     """Return the mean additional run time that each neighbour causes, shape ``(names,)``."""
     # Programs differ by about as much as a neighbour costs; large slowdowns are less precise.
     weight = 1.0 / (0.25 + noise**2)
-    precision = counts.T @ (counts * weight[:, None]) + np.eye(counts.shape[1]) / PRESS_SD**2
-    surprise = counts.T @ (weight * (excess - counts.sum(axis=1) * USUAL_PRESS))
-    presses: Floats = np.maximum(USUAL_PRESS + np.linalg.solve(precision, surprise), LEAST_PRESS)
-    return presses
+    precision = counts.T @ (counts * weight[:, None]) + np.eye(counts.shape[1]) / PRESSURE_SD**2
+    surprise = counts.T @ (weight * (excess - counts.sum(axis=1) * USUAL_PRESSURE))
+    pressures: Floats = np.maximum(USUAL_PRESSURE + np.linalg.solve(precision, surprise), LEAST_PRESSURE)
+    return pressures
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +179,7 @@ class FittedPairTable:
 
     index: dict[str, int]
     """Columns of the neighbours."""
-    presses: Floats
+    pressures: Floats
     """By column."""
     programs: dict[str, _OwnRows]
     curves: _Curves
@@ -191,9 +191,9 @@ class FittedPairTable:
         if own is None and question.longer_by_pressure is None and strangers:
             return None
         by_pressure = question.longer_by_pressure is not None if own is None else own.by_pressure
-        mean, scale = self.prior(question, counts, by_pressure, strangers), BY_PRESSURES if by_pressure else BY_PRESSES
+        mean, scale = self.prior(question, counts, by_pressure, strangers), PROFILED if by_pressure else UNPROFILED
         variance = float(self.covariance(scale, asked, asked)[0, 0])
-        variance += strangers * (scale.sensitivity**2 + scale.pair**2) * USUAL_PRESS**2
+        variance += strangers * (scale.sensitivity**2 + scale.pair**2) * USUAL_PRESSURE**2
         if own is not None:
             covariance = self.covariance(scale, asked, (own.counts, own.types))[0]
             mean += float(covariance @ own.solved)
@@ -207,14 +207,14 @@ class FittedPairTable:
         crowds."""
         if by_pressure and question.longer_by_pressure is not None:
             return question.longer_by_pressure / self.curves.ratio(question)
-        return float(counts @ self.presses) + strangers * USUAL_PRESS
+        return float(counts @ self.pressures) + strangers * USUAL_PRESSURE
 
     def covariance(self, scale: PairPrior, a: _Companies, b: _Companies) -> Floats:
         """Return the prior covariance of additional run times, (a x b), of one program among these neighbours."""
-        pressed_a, pressed_b = a[0] * self.presses, b[0] * self.presses
-        pairs = pressed_a @ pressed_b.T
-        level = np.outer(pressed_a.sum(axis=1), pressed_b.sum(axis=1))
-        crowd = np.outer(_crowd(pressed_a), _crowd(pressed_b))
+        weighted_a, weighted_b = a[0] * self.pressures, b[0] * self.pressures
+        pairs = weighted_a @ weighted_b.T
+        level = np.outer(weighted_a.sum(axis=1), weighted_b.sum(axis=1))
+        crowd = np.outer(_crowd(weighted_a), _crowd(weighted_b))
         same = np.array(a[1])[:, None] == np.array(b[1])[None]
         of_types: Floats = 1.0 - TYPE_SHARE + TYPE_SHARE * same.astype(np.float64)
         return (scale.sensitivity**2 * level + scale.pair**2 * pairs + scale.crowd**2 * crowd) * of_types
@@ -227,8 +227,8 @@ class FittedPairTable:
         return counts, len(neighbours) - len(known)
 
 
-def _crowd(pressed: Floats) -> Floats:
+def _crowd(weighted: Floats) -> Floats:
     """Return by row how much of the pressure meets other pressure; 0 beside one neighbour, shape ``(n,)``."""
-    total = pressed.sum(axis=1)
-    apart: Floats = (total**2 - (pressed**2).sum(axis=1)) / (2.0 * np.maximum(total, LEAST_PRESS))
+    total = weighted.sum(axis=1)
+    apart: Floats = (total**2 - (weighted**2).sum(axis=1)) / (2.0 * np.maximum(total, LEAST_PRESSURE))
     return apart

@@ -18,7 +18,7 @@ from hcloud.classifier.slowdown.forecasts import (
     ByPressure,
     fit_in_steps,
 )
-from hcloud.classifier.slowdown.pair_table import USUAL_PRESS, PairTable
+from hcloud.classifier.slowdown.pair_table import USUAL_PRESSURE, PairTable
 from hcloud.classifier.slowdown.table import CoRunQuestion, CoRunTable, ExpectedSlowdown, FittedSlowdown, SlowdownModel
 from tests.classifier.slowdown.worlds import PROGRAMS, CurvedWorld, PairWorld, question
 
@@ -97,7 +97,7 @@ def test_what_is_known_of_neither_is_not_answered_and_a_pressure_is_repeated() -
     said = answer(fitted, question("x", "xy", by_pressure=0.5))
     assert said.mean == pytest.approx(math.log(1.5)) and said.deviation > 0.05
     known = answer(fitted, question("a", "ay"))
-    assert known.mean == pytest.approx(math.log1p(USUAL_PRESS), abs=0.1)
+    assert known.mean == pytest.approx(math.log1p(USUAL_PRESSURE), abs=0.1)
 
 
 def test_doubt_falls_with_what_was_observed() -> None:

@@ -18,10 +18,10 @@ class PairWorld:
 
     def __init__(self, number: int = 0, noise: float = 0.0) -> None:
         self.rng, self.noise = np.random.default_rng(number), noise
-        sensitivity, press = self.rng.lognormal(-0.3, 0.7, (2, len(PROGRAMS)))
-        self.excess = np.outer(sensitivity, press) * self.rng.lognormal(0.0, 0.3, (len(PROGRAMS), len(PROGRAMS)))
+        sensitivity, pressure = self.rng.lognormal(-0.3, 0.7, (2, len(PROGRAMS)))
+        self.excess = np.outer(sensitivity, pressure) * self.rng.lognormal(0.0, 0.3, (len(PROGRAMS), len(PROGRAMS)))
         self.features: Mapping[str, Floats] = {
-            name: np.array([sensitivity[at], press[at]]) for at, name in enumerate(PROGRAMS)
+            name: np.array([sensitivity[at], pressure[at]]) for at, name in enumerate(PROGRAMS)
         }
 
     def longer(self, application: str, neighbours: Iterable[str]) -> float:
@@ -47,15 +47,15 @@ class PairWorld:
 
 
 class CurvedWorld(PairWorld):
-    """Programs to which several neighbours cost a power of their summed press: more than
+    """Programs to which several neighbours cost a power of their summed pressure: more than
     it for one half of them, less for the other."""
 
     def longer(self, application: str, neighbours: Iterable[str]) -> float:
         """The natural logarithm of by how much a run is lengthened."""
         own = PROGRAMS.index(application)
         sensitivity, _ = self.features[application]
-        press = sum(float(self.features[each][1]) for each in neighbours)
-        return float(np.log1p(0.6 * sensitivity * press ** (1.4 if own % 2 else 0.7)))
+        pressure = sum(float(self.features[each][1]) for each in neighbours)
+        return float(np.log1p(0.6 * sensitivity * pressure ** (1.4 if own % 2 else 0.7)))
 
 
 def question(
