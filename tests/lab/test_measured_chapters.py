@@ -65,7 +65,7 @@ def test_servers_are_filled_by_activity_vectors_and_at_random(measured: Path, mo
 
 
 def test_placements_learnt_from_pairs_come_near_the_best(measured: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lab.papers.mage.COUNTS", (6,))
+    monkeypatch.setattr("lab.papers.mage.COUNT", 6)
     shares = {
         name: placement_numbers(name, measured, 0)["6_programs_pct"] for name in ("pair table", "random", "worst")
     }

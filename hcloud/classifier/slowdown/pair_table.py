@@ -3,7 +3,8 @@
 For each program a Gaussian process (equally: a ridge regression) over what its neighbours cost it. The *pressure* of a
 neighbour is one number here: the additional run time it causes on average. A program's sensitivity scales the pressures
 of all neighbours at once, so that two or three neighbours say much of a new program (Mage §3.2 completes a matrix for
-that); deviations of single pairs, of instance types, and of crowds from the sum are proportional to the pressures.
+that). Deviations of single pairs, of instance types, and of crowds and any two neighbours from the sum are proportional
+to the pressures.
 
 Several neighbours cost some programs less than the sum, and some more. Pairs alone show it: what a program loses beside
 weak and strong neighbours is a power of their pressure, and so is what it loses beside several, of the sum of theirs.
@@ -29,11 +30,13 @@ class PairPrior(NamedTuple):
     """Of the sensitivity to a single one."""
     crowd: float
     """Of what several cost together, beside their sum."""
+    combination: float
+    """The same of any two of them: what these very programs cost together."""
 
 
-UNPROFILED = PairPrior(sensitivity=3.0, pair=0.4, crowd=1.0)
+UNPROFILED = PairPrior(sensitivity=3.0, pair=0.4, crowd=1.0, combination=0.25)
 """Nothing is known of a program: its sensitivity may be anything."""
-PROFILED = PairPrior(sensitivity=0.2, pair=1.0, crowd=1.0)
+PROFILED = PairPrior(sensitivity=0.2, pair=1.0, crowd=1.0, combination=0.25)
 """Profiles predict how sensitive a program is; to which of its neighbours, less well."""
 TYPE_SHARE = 0.3
 """Share of the prior variance that other instance types say nothing of."""
@@ -217,7 +220,8 @@ class FittedPairTable:
         crowd = np.outer(_crowd(weighted_a), _crowd(weighted_b))
         same = np.array(a[1])[:, None] == np.array(b[1])[None]
         of_types: Floats = 1.0 - TYPE_SHARE + TYPE_SHARE * same.astype(np.float64)
-        return (scale.sensitivity**2 * level + scale.pair**2 * pairs + scale.crowd**2 * crowd) * of_types
+        found = scale.sensitivity**2 * level + scale.pair**2 * pairs + scale.crowd**2 * crowd
+        return (found + scale.combination**2 * _combinations(weighted_a, weighted_b, pairs)) * of_types
 
     def _counts(self, neighbours: Company) -> tuple[Floats, int]:
         """Return the neighbours by column, and how many have none."""
@@ -232,3 +236,11 @@ def _crowd(weighted: Floats) -> Floats:
     total = weighted.sum(axis=1)
     apart: Floats = (total**2 - (weighted**2).sum(axis=1)) / (2.0 * np.maximum(total, LEAST_PRESSURE))
     return apart
+
+
+def _combinations(a: Floats, b: Floats, pairs: Floats) -> Floats:
+    """Return the sum over any two neighbours that both rows have of the products of their pressures, as shares of all
+    pressure, shape ``(a, b)``. ``pairs``: products of single ones, the same shape."""
+    total = np.outer(a.sum(axis=1), b.sum(axis=1))
+    shared: Floats = (pairs**2 - a**2 @ (b**2).T) / (2.0 * np.maximum(total, LEAST_PRESSURE**2))
+    return shared

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import Phase, given, seed, settings
 from hypothesis import strategies as st
 
+from hcloud.classifier.slowdown import pair_table
 from hcloud.classifier.slowdown.esp import LEAST_ROWS, Esp
 from hcloud.classifier.slowdown.forecasts import (
     LEAST_GROUPS,
@@ -20,7 +21,7 @@ from hcloud.classifier.slowdown.forecasts import (
 )
 from hcloud.classifier.slowdown.pair_table import USUAL_PRESSURE, PairTable
 from hcloud.classifier.slowdown.table import CoRunQuestion, CoRunTable, ExpectedSlowdown, FittedSlowdown, SlowdownModel
-from tests.classifier.slowdown.worlds import PROGRAMS, CurvedWorld, PairWorld, question
+from tests.classifier.slowdown.worlds import PROGRAMS, CombinationWorld, CurvedWorld, PairWorld, question
 
 
 def answer(fitted: FittedSlowdown, asked: CoRunQuestion) -> ExpectedSlowdown:
@@ -70,6 +71,24 @@ def test_pairs_tell_of_whom_a_crowd_slows_more_than_the_sum(monkeypatch: pytest.
     sums = {size: errors(PairTable().fit(pairs), world, size) for size in (3, 5)}
     for size in (3, 5):
         assert float(np.mean(np.abs(found[size]))) < 0.75 * float(np.mean(np.abs(sums[size]))), "as sums would be found"
+
+
+def test_two_neighbours_that_cost_more_together_do_so_in_larger_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = CombinationWorld()
+    table = world.table([*world.groups(2), *world.groups(3)])
+    asked = [question(own, (own, "b", "c", other)) for own in "adefgh" for other in "adefgh" if own != other]
+    truth = [world.longer(each.application, each.neighbours) for each in asked]
+
+    def error() -> float:
+        fitted = PairTable().fit(table)
+        found = [answer(fitted, each).mean for each in asked]
+        return float(np.mean(np.abs(np.array(found) - truth)))
+
+    by_combinations = error()
+    for name in ("UNPROFILED", "PROFILED"):
+        prior = getattr(pair_table, name)._replace(combination=0.0)
+        monkeypatch.setattr(pair_table, name, prior)
+    assert by_combinations < 0.8 * error(), "one effect of all crowds says less"
 
 
 def test_pressures_are_what_is_expected_of_a_crowd_that_nothing_was_observed_of() -> None:

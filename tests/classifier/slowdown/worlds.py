@@ -58,6 +58,16 @@ class CurvedWorld(PairWorld):
         return float(np.log1p(0.6 * sensitivity * pressure ** (1.4 if own % 2 else 0.7)))
 
 
+class CombinationWorld(PairWorld):
+    """Programs to which ``b`` and ``c`` together cost twice what they cost one by one: they fill a cache."""
+
+    def longer(self, application: str, neighbours: Iterable[str]) -> float:
+        """The natural logarithm of by how much a run is lengthened."""
+        present = list(neighbours)
+        more = {"b", "c"} if {"b", "c"} <= set(present) else set[str]()
+        return super().longer(application, [*present, *more])
+
+
 def question(
     application: str, group: Iterable[str], type_column: str = TYPE, by_pressure: float | None = None
 ) -> CoRunQuestion:
