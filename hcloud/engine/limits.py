@@ -82,6 +82,9 @@ class Cgroup(Protocol):
     def usage(self) -> CgroupUsage:
         """Return what its processes used so far."""
 
+    def vcpus(self) -> float | None:
+        """Return the CPU limit that it has now, in vCPUs; None: it has none."""
+
     def instance_cpu_s(self) -> float | None:
         """Return the CPU time in seconds of all units of its instance; None if that is not accounted."""
 
@@ -179,6 +182,11 @@ class CgroupV1:
             cpu_s=int(cpu_ns) / 1e9 if cpu_ns else None,
             memory_mib=max(0, int(used) - cache) / MIB if used else None,
         )
+
+    def vcpus(self) -> float | None:
+        """Return the CPU limit that it has now, in vCPUs; None: it has none."""
+        quota_us = self._read("cpu", "cpu.cfs_quota_us")
+        return _vcpus(quota_us, CPU_PERIOD_US) if quota_us else None
 
     def instance_cpu_s(self) -> float | None:
         """Return the CPU time in seconds of all units of its instance; None if that is not accounted."""
@@ -291,6 +299,11 @@ class CgroupV2:
             written_mib=io[1] / MIB if io else None,
         )
 
+    def vcpus(self) -> float | None:
+        """Return the CPU limit that it has now, in vCPUs; None: it has none."""
+        quota_us, _, period_us = (_text(self._path / "cpu.max") or "").partition(" ")
+        return _vcpus(quota_us, int(period_us)) if period_us else None
+
     def instance_cpu_s(self) -> float | None:
         """Return the CPU time in seconds of all units of its instance; None if that is not accounted."""
         cpu_us = _keyed(_text(self._parent / "cpu.stat")).get("usage_usec")
@@ -326,6 +339,10 @@ class CgroupV2:
 def _quota_us(vcpus: float) -> int:
     """Return the CPU time per period that so many vCPUs are."""
     return max(1000, int(vcpus * CPU_PERIOD_US))
+
+
+def _vcpus(quota_us: str, period_us: int) -> float | None:
+    return int(quota_us) / period_us if quota_us.strip().isdigit() else None
 
 
 def group_for(cgroup: Mapping[str, Any] | None, name: str) -> CgroupV1 | CgroupV2 | None:

@@ -172,7 +172,7 @@ class Sampler:
             stolen_s=look.machine.stolen_s - before.machine.stolen_s,
             own_s=max(0.0, (look.instance_cpu_s or 0.0) - (before.instance_cpu_s or 0.0) - cpu_s),
         )
-        self.taken_s += window.lost_s(self._spec.resources.vcpus)
+        self.taken_s += window.lost_s(self._group.vcpus() or self._spec.resources.vcpus)
 
     def _write(self, usage: CgroupUsage) -> None:
         hook = self._spec.progress

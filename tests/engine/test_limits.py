@@ -48,7 +48,20 @@ def test_v2_limits_are_changed_while_it_runs(parent_v2: Path) -> None:
     group.make(BOUNDS)
     group.rebound(vcpus=2.5, memory_mib=128)
     assert (parent_v2 / "u" / "cpu.max").read_text() == "250000 100000"
+    assert group.vcpus() == 2.5
     assert (parent_v2 / "u" / "memory.max").read_text() == str(128 << 20)
+
+
+def test_limits_on_cpu_time_are_read_as_they_are_now(parent_v2: Path, tmp_path: Path) -> None:
+    (tmp_path / "cpu" / "u").mkdir(parents=True)
+    old, new = CgroupV1({"cpu": str(tmp_path / "cpu")}, "u"), CgroupV2(parent_v2, "u")
+    assert (old.vcpus(), new.vcpus()) == (None, None), "there are no such files"
+    for quota, limit in (("150000", 1.5), ("-1", None)):
+        (tmp_path / "cpu" / "u" / "cpu.cfs_quota_us").write_text(quota + "\n")
+        assert old.vcpus() == limit
+    for quota, limit in (("25000 100000", 0.25), ("max 100000", None)):
+        (parent_v2 / "u" / "cpu.max").write_text(quota + "\n")
+        assert new.vcpus() == limit
 
 
 def test_v2_usage_is_read(parent_v2: Path) -> None:
