@@ -71,7 +71,7 @@ class LearntRunTimes:
             self._catch_up(tracker, last_seq)
         if tracker.seq < last_seq:
             return
-        learnt = tracker.snapshot()
+        learnt = tracker.snapshot(self.clock.now())
         if tracker.runs and learnt is not self._forecasts.predictor:
             self._forecasts = RunTimeForecasts(learnt)
         self._save_if_due(tracker, lease)

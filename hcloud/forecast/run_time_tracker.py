@@ -15,7 +15,7 @@ from typing import NamedTuple
 from hcloud.core.errors import BadInput
 from hcloud.core.model import Event, EventKind, JobId, JobState
 from hcloud.forecast.runtimes.distribution import RunTimes, unknown_run_time
-from hcloud.forecast.runtimes.features import RunFeatures
+from hcloud.forecast.runtimes.features import OF_ONE_PROGRAM, RunFeatures
 from hcloud.forecast.runtimes.mixture import MixturePredictor
 from hcloud.forecast.runtimes.state import dump, load
 
@@ -26,6 +26,9 @@ MAX_SUBMITTED = 20_000
 FORMAT = b"hcloud tracked run times, version 1\n"
 VALUES_PER_RUN = 2000
 """A snapshot is taken again after one run for so many remembered values, as copying takes time in proportion."""
+RENEWED_AFTER_S, RENEWED_AT_MORE = 60.0, 0.1
+"""Nor is it taken again before so many seconds have passed, or so large a part of its runs more were learnt, unless a
+program has become known: with each snapshot all that was predicted is predicted anew."""
 _HOUR_S, _DAY_S = 3600.0, 86400.0
 _SERVICE, _PROFILING_RUN = "service", ":profile-"
 _UNKNOWN = unknown_run_time()
@@ -68,7 +71,10 @@ class RunTimeTracker:
     _submitted: dict[JobId, Submitted] = field(default_factory=dict)
     """Jobs that have not ended, oldest first."""
     _snapshot: MixturePredictor | None = None
+    _snapshot_at: float = 0.0
     _runs_in_snapshot: int = -1
+    _program_became_known: bool = False
+    """Whether a program ran that is not in the snapshot."""
 
     def follow(self, events: Iterable[Event]) -> None:
         """Take in events in the order of the log. Those of before ``seq`` are ignored."""
@@ -81,15 +87,23 @@ class RunTimeTracker:
                 self._learn(event)
             self.seq = event.seq
 
-    def snapshot(self) -> MixturePredictor:
+    def snapshot(self, now: float) -> MixturePredictor:
         """Return a predictor that never changes, with nearly all that was learnt; the same one until it is renewed.
 
-        With ``n`` remembered values it lacks at most the last ``n / VALUES_PER_RUN`` runs.
+        With ``n`` remembered values it lacks at most the last ``n / VALUES_PER_RUN`` runs, or those of the last
+        ``RENEWED_AFTER_S`` if they are few and of known programs.
         """
-        values = len(self.predictor.histories.index.rows)
-        if self._snapshot is None or (self.runs - self._runs_in_snapshot) * VALUES_PER_RUN > values:
-            self._snapshot, self._runs_in_snapshot = self.predictor.copy(), self.runs
+        if self._snapshot is None or self._is_renewed_at(now):
+            self._snapshot, self._snapshot_at, self._runs_in_snapshot = self.predictor.copy(), now, self.runs
+            self._program_became_known = False
         return self._snapshot
+
+    def _is_renewed_at(self, now: float) -> bool:
+        more = self.runs - self._runs_in_snapshot
+        if more * VALUES_PER_RUN <= len(self.predictor.histories.index.rows):
+            return False
+        many, long = more > RENEWED_AT_MORE * self._runs_in_snapshot, now - self._snapshot_at >= RENEWED_AFTER_S
+        return many or long or self._program_became_known
 
     def _add(self, event: Event) -> None:
         features = submitted_features(event)
@@ -107,6 +121,7 @@ class RunTimeTracker:
         predicted: RunTimes | None = None
         if before is not None and before.features == run.features:
             predicted = replace(_UNKNOWN, evidence=zlib.decompress(before.evidence))
+        self._program_became_known |= not self.predictor.runs_of(run.features, *OF_ONE_PROGRAM)
         self.predictor.observe(run.features, run.run_s, run.stopped, predicted=predicted)
         self.runs += 1
 

@@ -11,7 +11,7 @@ from hcloud.core.model import JOB_ENDED, JOB_ON_INSTANCE, Job, JobSpec
 from hcloud.core.units import parse_number
 from hcloud.forecast.run_time_tracker import queue_name, submission_hour_and_weekday
 from hcloud.forecast.runtimes.distribution import RunTimes
-from hcloud.forecast.runtimes.features import RunFeatures
+from hcloud.forecast.runtimes.features import OF_ONE_PROGRAM, RunFeatures
 from hcloud.forecast.runtimes.mixture import MixturePredictor
 from hcloud.planner.text import seconds
 from hcloud.spec.validation import counted
@@ -25,8 +25,6 @@ BY_PROFILE, BY_USUAL = "profile", "usual run time"
 MOST_ANSWERS = 1_000
 """So many answers are remembered, of some 5 KB each."""
 _UNANSWERED: Any = object()
-_OWN = (("application",), ("user", "name"), ("user", "executable"))
-"""Combinations of features that only runs of the same program share."""
 
 
 class RunTimeLimits(NamedTuple):
@@ -101,7 +99,7 @@ class RunTimeForecasts:
         if answer is _UNANSWERED:
             if len(self._answers) >= MOST_ANSWERS:
                 self._answers.clear()
-            known = self.predictor.runs_of(features, *_OWN) > 0
+            known = self.predictor.runs_of(features, *OF_ONE_PROGRAM) > 0
             # What was known when it was predicted is of no use to plans, and is as large as the rest.
             answer = replace(self.predictor.predict(features), evidence=b"") if known else None
             self._answers[features] = answer
@@ -112,7 +110,7 @@ class RunTimeForecasts:
         if self.predictor is None:
             return 0
         features = features_of(job.spec, job.submitted_at)
-        return self.predictor.runs_of(features, *_OWN)
+        return self.predictor.runs_of(features, *OF_ONE_PROGRAM)
 
     def deadline_probabilities(self, jobs: Sequence[Job], now: float) -> list[float | None]:
         """Return the probability of each job to meet its deadline if it starts now, or goes on running; None: it has

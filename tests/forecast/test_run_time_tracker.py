@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from hcloud.core.errors import BadInput
 from hcloud.core.model import Event, EventKind
 from hcloud.forecast import run_time_tracker
-from hcloud.forecast.run_time_tracker import RunTimeTracker, submission_hour_and_weekday
-from hcloud.forecast.runtimes.features import RunFeatures
+from hcloud.forecast.run_time_tracker import RENEWED_AFTER_S, RunTimeTracker, submission_hour_and_weekday
+from hcloud.forecast.runtimes.features import OF_ONE_PROGRAM, RunFeatures
 
 MONDAY_NOON = 1_700_481_600.0
 SORT = RunFeatures(user="ann", name="nightly", application="ann:sort", executable="ann:sort~1", size=2.0)
@@ -132,15 +132,30 @@ def test_jobs_that_never_end_are_forgotten_beyond_a_limit(monkeypatch: pytest.Mo
     assert many.runs == 1
 
 
-def test_a_snapshot_never_changes_and_lacks_few_runs() -> None:
-    tracker = tracker_of(*histories(20))
-    before = tracker.snapshot()
+def test_a_snapshot_never_changes_and_is_renewed_after_a_minute() -> None:
+    tracker, now, soon = tracker_of(*histories(20)), MONDAY_NOON, MONDAY_NOON + RENEWED_AFTER_S
+    before = tracker.snapshot(now)
     limit_s = before.predict(SORT).quantile(0.9)
     tracker.follow([submitted(41, 21), finished(42, 21, 1e5)])
     assert before.predict(SORT).quantile(0.9) == limit_s
-    assert tracker.snapshot() is not before
-    assert tracker.snapshot().predict(SORT).quantile(0.9) == tracker.predictor.predict(SORT).quantile(0.9) > limit_s
-    assert tracker.snapshot() is tracker.snapshot()
+    assert tracker.snapshot(soon - 1.0) is before
+    after = tracker.snapshot(soon)
+    assert after.predict(SORT).quantile(0.9) == tracker.predictor.predict(SORT).quantile(0.9) > limit_s
+    assert tracker.snapshot(soon + RENEWED_AFTER_S) is after, "nothing more was learnt"
+
+
+def test_a_snapshot_is_renewed_at_once_when_a_program_becomes_known_or_many_runs_ended() -> None:
+    other = RunFeatures(user="bob", name="daily", application="bob:zip", executable="bob:zip~1", size=2.0)
+    tracker = tracker_of(*histories(20))
+    first = tracker.snapshot(MONDAY_NOON)
+    tracker.follow([submitted(41, 21, other), finished(42, 21, 7.0, other)])
+    known = tracker.snapshot(MONDAY_NOON)
+    assert first.runs_of(other, *OF_ONE_PROGRAM) == 0
+    assert known.runs_of(other, *OF_ONE_PROGRAM) == 1
+    tracker.follow([submitted(43, 22, other), finished(44, 22, 7.0, other), submitted(45, 23), finished(46, 23, 7.0)])
+    assert tracker.snapshot(MONDAY_NOON) is known, "two more of 21"
+    tracker.follow([submitted(47, 24), finished(48, 24, 7.0)])
+    assert tracker.snapshot(MONDAY_NOON) is not known, "three more of 21"
 
 
 @pytest.mark.parametrize("cut", [0, 20, 37, 60, 100, -1])

@@ -78,6 +78,9 @@ def is_a_distribution(made: Callable[[], Predictor], runs: Sequence[Seen], job: 
     assert quantiles[0] <= found.expected_s <= quantiles[-1]
     for probability, quantile in zip(PROBABILITIES, quantiles, strict=True):
         assert found.cdf(quantile * (1.0 + 1e-9)) >= probability - 1e-6
+        assert found.quantile(probability) == pytest.approx(quantile)
+        later = found.after(3.0 * age_s).quantile(probability)
+        assert found.quantile_after(3.0 * age_s, probability) == pytest.approx(later, rel=1e-6)
 
 
 def predicting_changes_nothing(made: Callable[[], MixturePredictor], runs: Sequence[Seen], job: RunFeatures) -> None:

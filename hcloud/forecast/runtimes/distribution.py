@@ -69,7 +69,23 @@ class RunTimes:
 
         Raises BadInput for other probabilities.
         """
-        return float(self.quantiles((probability,))[0])
+        if not 0.0 <= probability <= 1.0:
+            return float(self.quantiles((probability,))[0])
+        cumulative, times_s = self.cumulative, self.times_s
+        after = min(max(int(cumulative.searchsorted(probability)), 1), len(times_s) - 1)
+        below, above = float(cumulative[after - 1]), float(cumulative[after])
+        part = min(max((probability - below) / (above - below), 0.0), 1.0) if above > below else 0.0
+        low, high = float(times_s[after - 1]), float(times_s[after])
+        return low * float((high / low) ** part)
+
+    def quantile_after(self, age_s: float, probability: float) -> float:
+        """Return :meth:`quantile` of :meth:`after` an age, without making that distribution."""
+        if not age_s > self.age_s or age_s <= self.times_s[0]:
+            return self.quantile(probability)
+        reached = self.cdf(age_s)
+        if 1.0 - reached < LEAST_REST:
+            return self.after(age_s).quantile(probability)
+        return max(age_s, self.quantile(reached + probability * (1.0 - reached)))
 
     def quantiles(self, probabilities: Sequence[float] | Floats) -> Floats:
         """Return :meth:`quantile` of each probability, shape ``(len(probabilities),)``."""

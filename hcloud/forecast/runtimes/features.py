@@ -92,6 +92,9 @@ COMBINATIONS: tuple[tuple[str, ...], ...] = (
 )
 """Under which run times are remembered by the mixture. One of which a part is not known is left out for that job."""
 
+OF_ONE_PROGRAM = (("application",), ("user", "name"), ("user", "executable"))
+"""Those that only runs of the same program share."""
+
 PRINTED_COMBINATIONS: tuple[tuple[str, ...], ...] = (
     (),
     ("user",),

@@ -96,7 +96,7 @@ class JobRunTimes:
         """Return median and upper limit of the run time of ``job``; None: unknown, or a service."""
         if job.id not in self._limits:
             found = self.of(job)
-            limits = None if found is None else RunTimeLimits(*found.quantiles((0.5, self.confidence)).tolist())
+            limits = None if found is None else RunTimeLimits(found.quantile(0.5), found.quantile(self.confidence))
             self._limits[job.id] = limits
         return self._limits[job.id]
 
@@ -128,7 +128,7 @@ class JobRunTimes:
         key = (job.id, ran_s)
         if key not in self._rests:
             found = self.of(job)
-            self._rests[key] = None if found is None else found.after(ran_s).quantile(0.5) - ran_s
+            self._rests[key] = None if found is None else found.quantile_after(ran_s, 0.5) - ran_s
         return self._rests[key]
 
     def _find(self, job: Job) -> RunTimes | None:
@@ -175,8 +175,7 @@ def _usual(job: Job, rows: Sequence[Application]) -> RunTimes | None:
 
 def spread(run_time: RunTimes) -> float:
     """Return how unsure a run time is: the logarithm of the ratio of its 90 % and 10 % quantiles."""
-    low_s, high_s = run_time.quantiles((0.1, 0.9)).tolist()
-    return math.log(high_s / low_s)
+    return math.log(run_time.quantile(0.9) / run_time.quantile(0.1))
 
 
 def log_normal(median_s: float, doubt: float, source: str = "") -> RunTimes:
@@ -211,8 +210,15 @@ def expected_run_time(known: Classification | None, nodes: int, neighbour_tolera
 
     Neighbours may cost up to ``neighbour_tolerance`` of its performance, and any part of that as likely as another.
     """
+    if known is None:
+        return None
+    question = ("expected_run_time", nodes, neighbour_tolerance)
+    return known.answer(question, lambda: _expected_run_time(known, nodes, neighbour_tolerance))
+
+
+def _expected_run_time(known: Classification, nodes: int, neighbour_tolerance: float) -> RunTimes | None:
     alone_s = run_s(known, nodes)
-    if alone_s is None or known is None:
+    if alone_s is None:
         return None
     best, doubt = max(known.by_type.values(), key=lambda each: each.value), LEAST_DOUBT
     if best.low > 0.0:
