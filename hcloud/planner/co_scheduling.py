@@ -194,7 +194,7 @@ def _carry_out(context: PlanContext, residents: _Residents, decided: CoRunDecisi
         }
         if runs:
             others = _words([name for name in names if name != job.id])
-            text = f"resumed on {unit.instance_id}" + (f" beside {others}" if others else ", alone")
+            text = f"resumed on {unit.instance_id}" + (f" beside {others}" if others else " alone")
             _add(context, job, unit, Reason(code="resumed", text=text, numbers=numbers), undo=True)
             continue
         text = f"paused on {unit.instance_id} while {beside} {'runs' if len(names) == 1 else 'run'}, for about "

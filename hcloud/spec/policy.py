@@ -608,6 +608,13 @@ class Policy:
                     f"must be at least boot.timeout_s ({timeout_s:g}), {why}; it is {horizon_s:g}",
                 ),
             )
+        if self.placement.pause_step_s > 0.0 and self.profiling.when == "never":
+            why = "or nothing is learnt of which programs slow each other"
+            raise AtKey(
+                "placement.pause_step_s",
+                f"must be 0 with profiling.when: never, {why}",
+                otherwise=("profiling.when", f"must not be never with placement.pause_step_s, {why}"),
+            )
 
     @property
     def profiles_jobs(self) -> bool:

@@ -23,7 +23,7 @@ from hcloud.planner.plan import Pause, Plan
 from hcloud.planner.run_times import ran_for_s
 from hcloud.planner.snapshot import Snapshot
 from hcloud.provider import PAUSED_MOST_S
-from hcloud.spec.policy import PlacementPolicy, Policy
+from hcloud.spec.policy import PlacementPolicy, Policy, ProfilingPolicy
 from tests.planner.apply_model import apply_ideally
 from tests.planner.scenes import NOW, decide, job, machine, of, running, scene, spec
 from tests.planner.test_observed_slowdowns import learnt
@@ -36,7 +36,8 @@ ASKED = spec(target=BatchTarget())
 
 def turns(**changes: object) -> Policy:
     placement = {"order": "co_schedule", "neighbours": "observed", "pause_step_s": STEP_S, **changes}
-    return simple(placement=PlacementPolicy(**placement))  # type: ignore[arg-type]
+    learns = ProfilingPolicy(for_targets=("service",))
+    return simple(placement=PlacementPolicy(**placement), profiling=learns)  # type: ignore[arg-type]
 
 
 TURNS, NO_TURNS = turns(), turns(pause_step_s=0.0)
@@ -289,6 +290,8 @@ def test_a_planner_that_forgets_the_step_switches_at_once(monkeypatch: pytest.Mo
 def test_turns_without_observed_neighbours_are_refused_as_nothing_would_ever_be_paused() -> None:
     with pytest.raises(ValueError, match="needs neighbours: observed"):
         turns(neighbours="pressures")
+    with pytest.raises(ValueError, match=r"must be 0 with profiling\.when: never"):
+        replace(TURNS, profiling=ProfilingPolicy(when="never"))
 
 
 def test_waiting_jobs_are_placed_as_before() -> None:
