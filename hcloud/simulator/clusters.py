@@ -83,9 +83,13 @@ ON_DEMAND_OVER_RESERVED = 2.74
 """The mean ratio of hourly prices (Dissertation §8.5.1)."""
 PRESSURE_BY_SIZE = math.log(SERVER_PRESSURE_SHARE) / math.log(2.0 / FULL_VCPUS)
 """Exponent by which pressure falls with a server's size, from two cores to sixteen."""
-POOLS = (("st", "single", 1, 29), ("mt", "single", 4, 22), ("mp", "single", 4, 60), ("io", "analytics", 2, 25))
-"""Paragon's kinds of workload in equal shares: name, kind of program, cores, number of programs. Of its 350 mixes of
-four programs only 60 are used, so that each recurs in the large runs."""
+Pool = tuple[str, str, int, int]
+"""Name, kind of program, cores, number of programs."""
+POOLS: tuple[Pool, ...] = (
+    ("st", "single", 1, 29), ("mt", "single", 4, 22), ("mp", "single", 4, 60), ("io", "analytics", 2, 25),
+)  # fmt: skip
+"""Paragon's kinds of workload in equal shares. Of its 350 mixes of four programs only 60 are used, so that each recurs
+in the large runs."""
 
 
 # --------------------------------------------------------------------------------------------------------------- clouds
@@ -136,16 +140,23 @@ def _batch(run: Run, number: int, vcpus: int, nodes: int = 1) -> JobSpec:
     )
 
 
-def _paragon(rng: np.random.Generator, times: Sequence[float], mean_run_s: float) -> list[Arrival]:
+def paragon_jobs(
+    rng: np.random.Generator,
+    times: Sequence[float],
+    mean_run_s: float,
+    pools: Sequence[tuple[str, str, int, int]] = POOLS,
+) -> list[Arrival]:
+    """Return jobs that arrive at these times, of each of the ``pools`` as many."""
     programs, arrivals = Programs(rng), []
     for number, at_s in enumerate(sorted(times), 1):
-        name, kind, vcpus, count = POOLS[int(rng.integers(len(POOLS)))]
+        name, kind, vcpus, count = pools[int(rng.integers(len(pools)))]
         run = programs.pick(kind, vcpus, mean_run_s, name=name, programs=count, inputs=1)
         arrivals.append(Arrival(at_s=at_s, run_s=run.run_s, spec=_batch(run, number, vcpus)))
     return arrivals
 
 
-def _evenly_spaced(step_s: float, count: int) -> list[float]:
+def evenly_spaced(step_s: float, count: int) -> list[float]:
+    """Return ``count`` times of arrival, the first at 0."""
     return [step_s * number for number in range(count)]
 
 
@@ -157,7 +168,7 @@ def _gaussian(rng: np.random.Generator, mean_s: float, sigma_s: float, count: in
 
 def _burst(share: float) -> list[float]:
     """7,500 jobs a second apart, and 1,000 more within 100 s after the first 3,750; or a share of both."""
-    evenly, at_once = _evenly_spaced(1.0 / share, round(7500 * share)), _evenly_spaced(0.1 / share, round(1000 * share))
+    evenly, at_once = evenly_spaced(1.0 / share, round(7500 * share)), evenly_spaced(0.1 / share, round(1000 * share))
     return evenly + [3750.0 + at_s for at_s in at_once]
 
 
@@ -181,7 +192,7 @@ def _quasar(rng: np.random.Generator, times: Sequence[float]) -> list[Arrival]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _ClusterExperiment:
+class ClusterExperiment:
     """One experiment on a cluster."""
 
     summary: str
@@ -190,8 +201,16 @@ class _ClusterExperiment:
     """Called with a generator and a share of the jobs."""
     truth: Truth
 
+    def make(self, name: str, seed: int, share: float) -> Experiment:
+        """Return it with a ``share`` (0..1] of its jobs and servers."""
+        rng = np.random.default_rng([seed, sum(map(ord, name))])
+        servers = [replace(each, count=max(1, round(each.count * share))) for each in self.servers]
+        jobs = [replace(each, at_s=each.at_s + WARM_UP_S) for each in self.arrivals(rng, share)]
+        made = workload_of(name if share == 1 else f"{name} x {share:g}", [*_warm_up(servers), *jobs])
+        return Experiment(workload=made, cloud=cluster(servers), truth=self.truth)
 
-def _private_cluster(heterogeneity: float, servers: Sequence[Server]) -> Truth:
+
+def private_cluster(heterogeneity: float, servers: Sequence[Server]) -> Truth:
     """Return the truth of a cluster of old and new servers without other tenants (Paragon §5).
 
     Its types differ more than a cloud's, and pressure is higher on smaller servers. Under medium load 88 % of the jobs
@@ -204,47 +223,49 @@ def _private_cluster(heterogeneity: float, servers: Sequence[Server]) -> Truth:
     return Truth(external_load=0.0, heterogeneity=heterogeneity, room=room, pressure=pressure)
 
 
-_SMALL, _LARGE = _private_cluster(5.2, PARAGON_SMALL), _private_cluster(2.8, PARAGON_EC2)
+_SMALL, _LARGE = private_cluster(5.2, PARAGON_SMALL), private_cluster(2.8, PARAGON_EC2)
 """Heterogeneity is calibrated so that a random server that fits runs a job at 0.77 and 0.78 of its best speed on
 average. Choosing types well gained 20 to 40 % by kind of workload on the small cluster (§2.2); ignoring them lost 22 %
 on the large one (§1)."""
-_CLUSTER_EXPERIMENTS: dict[str, _ClusterExperiment] = {
-    "paragon-small-low": _ClusterExperiment(
+_CLUSTER_EXPERIMENTS: dict[str, ClusterExperiment] = {
+    "paragon-small-low": ClusterExperiment(
         summary="178 jobs on 40 servers, every 10 s", servers=PARAGON_SMALL, truth=_SMALL,
-        arrivals=lambda rng, share: _paragon(rng, _evenly_spaced(10.0 / share, round(178 * share)), 150.0),
+        arrivals=lambda rng, share: paragon_jobs(rng, evenly_spaced(10.0 / share, round(178 * share)), 150.0),
     ),
-    "paragon-small-medium": _ClusterExperiment(
+    "paragon-small-medium": ClusterExperiment(
         summary="178 jobs on 40 servers, every 10 s or so, Gaussian", servers=PARAGON_SMALL, truth=_SMALL,
-        arrivals=lambda rng, share: _paragon(rng, _gaussian(rng, 10.0 / share, 1.0 / share, round(178 * share)), 330.0),
+        arrivals=lambda rng, share: paragon_jobs(
+            rng, _gaussian(rng, 10.0 / share, 1.0 / share, round(178 * share)), 330.0
+        ),
     ),
-    "paragon-small-phases": _ClusterExperiment(
+    "paragon-small-phases": ClusterExperiment(
         summary="178 jobs with phases on 40 servers, every 10 s", servers=PARAGON_SMALL,
         truth=replace(_SMALL, phased=1.0),
-        arrivals=lambda rng, share: _paragon(rng, _evenly_spaced(10.0 / share, round(178 * share)), 450.0),
+        arrivals=lambda rng, share: paragon_jobs(rng, evenly_spaced(10.0 / share, round(178 * share)), 450.0),
     ),
-    "paragon-small-oversubscribed": _ClusterExperiment(
+    "paragon-small-oversubscribed": ClusterExperiment(
         summary="178 jobs on 40 servers, every second", servers=PARAGON_SMALL, truth=_SMALL,
-        arrivals=lambda rng, share: _paragon(rng, _evenly_spaced(1.0 / share, round(178 * share)), 330.0),
+        arrivals=lambda rng, share: paragon_jobs(rng, evenly_spaced(1.0 / share, round(178 * share)), 330.0),
     ),
-    "paragon-large-low": _ClusterExperiment(
+    "paragon-large-low": ClusterExperiment(
         summary="2,500 jobs on 1,000 servers, every second", servers=PARAGON_EC2, truth=_LARGE,
-        arrivals=lambda rng, share: _paragon(rng, _evenly_spaced(1.0 / share, round(2500 * share)), 1000.0),
+        arrivals=lambda rng, share: paragon_jobs(rng, evenly_spaced(1.0 / share, round(2500 * share)), 1000.0),
     ),
-    "paragon-large-high": _ClusterExperiment(
+    "paragon-large-high": ClusterExperiment(
         summary="5,000 jobs on 1,000 servers, every second", servers=PARAGON_EC2, truth=_LARGE,
-        arrivals=lambda rng, share: _paragon(rng, _evenly_spaced(1.0 / share, round(5000 * share)), 2200.0),
+        arrivals=lambda rng, share: paragon_jobs(rng, evenly_spaced(1.0 / share, round(5000 * share)), 2200.0),
     ),
-    "paragon-large-oversubscribed": _ClusterExperiment(
+    "paragon-large-oversubscribed": ClusterExperiment(
         summary="8,500 jobs on 1,000 servers, every second and a burst", servers=PARAGON_EC2, truth=_LARGE,
-        arrivals=lambda rng, share: _paragon(rng, _burst(share), 2600.0),
+        arrivals=lambda rng, share: paragon_jobs(rng, _burst(share), 2600.0),
     ),
-    "paragon-day": _ClusterExperiment(
+    "paragon-day": ClusterExperiment(
         summary="100,000 jobs on 10,000 servers, in a day", servers=PARAGON_DAY, truth=_LARGE,
-        arrivals=lambda rng, share: _paragon(rng, _evenly_spaced(0.864 / share, round(100_000 * share)), 8640.0),
+        arrivals=lambda rng, share: paragon_jobs(rng, evenly_spaced(0.864 / share, round(100_000 * share)), 8640.0),
     ),
-    "quasar": _ClusterExperiment(
+    "quasar": ClusterExperiment(
         summary="1,200 mixed jobs on 200 servers, every second", servers=QUASAR_EC2, truth=_LARGE,
-        arrivals=lambda rng, share: _quasar(rng, _evenly_spaced(1.0 / share, round(1200 * share))),
+        arrivals=lambda rng, share: _quasar(rng, evenly_spaced(1.0 / share, round(1200 * share))),
     ),
 }  # fmt: skip
 _DEADLINE_MIXES: Mapping[str, Mapping[str, Any]] = {
@@ -278,11 +299,7 @@ def make_experiment(
         raise BadInput(f"there is no experiment {name!r}; {nearest(name, EXPERIMENTS)}")
     if not 0 < share <= 1:
         raise BadInput(f"share {share:g} is out of range; 0 < share <= 1")
-    plan, rng = _CLUSTER_EXPERIMENTS[name], np.random.default_rng([seed, sum(map(ord, name))])
-    servers = [replace(each, count=max(1, round(each.count * share))) for each in plan.servers]
-    jobs = [replace(each, at_s=each.at_s + WARM_UP_S) for each in plan.arrivals(rng, share)]
-    made = workload_of(name if share == 1 else f"{name} x {share:g}", [*_warm_up(servers), *jobs])
-    return Experiment(workload=made, cloud=cluster(servers), truth=plan.truth)
+    return _CLUSTER_EXPERIMENTS[name].make(name, seed, share)
 
 
 def nodes_at(share: float) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -25,7 +25,15 @@ from hcloud.classifier.library import Library, Question
 from hcloud.classifier.utility_matrix import Matrix, Scale, rows_of
 from hcloud.config import load_library, package_data
 from hcloud.core.errors import BadInput
-from lab.papers.study import Claim, ComputedCase, Effect, Figure, Numbers
+from lab.papers.study import (
+    Claim,
+    Effect,
+    Figure,
+    Numbers,
+    computed_cases,
+    given,
+    number,
+)
 
 PRINTED, OURS, OURS_CHOSEN = "PQ-SGD as printed", "ours", "ours, types chosen"
 ESTIMATORS: Mapping[str, Callable[[Question], Estimator]] = {
@@ -106,7 +114,7 @@ def _completed(cloud: Cloud, method: str, count: int, seed: int) -> Iterator[tup
 def type_numbers(name: str, method: str, folder: Path | None, seed: int) -> Numbers:
     """Return how well the types of a cloud are ranked from two of them (table 3.1), and errors of their times."""
     met, errors = list[tuple[float, ...]](), list[Matrix]()
-    for expected, truth, probes in _completed(_drawn(_given(folder), name, seed), method, 2, seed):
+    for expected, truth, probes in _completed(_drawn(given(folder), name, seed), method, 2, seed):
         order, right = np.argsort(expected, kind="stable"), np.argsort(truth, kind="stable")
         in_place = float((order == right).mean())
         best = int(right[0])
@@ -144,7 +152,7 @@ def _types() -> Figure:
             yield Claim(
                 text=f"{text} ({label})",
                 published=f"{published:g} % of programs",
-                ours=lambda seed, label=label: seed[label][name],  # type: ignore[misc]
+                ours=number(label, name),
                 effect=Effect(published),
                 unit="% of programs",
             )
@@ -153,9 +161,7 @@ def _types() -> Figure:
         name="classification-types",
         title="Machine types of unknown programs, two of up to ten types measured",
         source="Dissertation §3.2.2, table 3.1",
-        cases=tuple(
-            ComputedCase(label=label, numbers=partial(type_numbers, *which)) for label, which in labels.items()
-        ),
+        cases=computed_cases(type_numbers, of=labels),
         columns=(
             *RANKS, "error_pct", "p90_error_pct",
         ),
@@ -169,7 +175,7 @@ def _types() -> Figure:
                 Claim(
                     text=f"mean error of expected performance ({label})",
                     published="3.8 % at most",
-                    ours=lambda seed, label=label: seed[label]["error_pct"],  # type: ignore[misc]
+                    ours=number(label, "error_pct"),
                     holds=lambda value: value <= 3.8,
                     unit="%",
                     )
@@ -185,7 +191,7 @@ def _types() -> Figure:
 # -------------------------------------------------------------------------------------------------------------- density
 def density_numbers(method: str, folder: Path | None, seed: int) -> Numbers:
     """Return errors of times on other types by the number of types measured, on the first cloud."""
-    cloud, found = _drawn(_given(folder), CLOUDS[0], seed), dict[str, float]()
+    cloud, found = _drawn(given(folder), CLOUDS[0], seed), dict[str, float]()
     for count in ENTRIES:
         whole = _summary([
             _errors(expected, truth, at) for expected, truth, at in _completed(cloud, method, count, seed)
@@ -212,7 +218,7 @@ def _density() -> Figure:
         name="classification-density",
         title="Errors by measured entries of a row: machine types, aws",
         source="Dissertation §4.3.4, fig. 4.3, and §4.3.3, table 4.3",
-        cases=tuple(ComputedCase(label=name, numbers=partial(density_numbers, name)) for name in ESTIMATORS),
+        cases=computed_cases(density_numbers, ESTIMATORS),
         columns=tuple(f"{count}_entries_{kind}_pct" for count in ENTRIES for kind in ("error", "p90")),
         claims=(
             *(
@@ -229,7 +235,7 @@ def _density() -> Figure:
                 Claim(
                     text=f"mean error with two entries ({name})",
                     published="less than 8 %, all kinds of classification",
-                    ours=lambda seed, name=name: seed[name]["2_entries_error_pct"],  # type: ignore[misc]
+                    ours=number(name, "2_entries_error_pct"),
                     holds=lambda value: value < 8.0,
                     unit="%",
                 )
@@ -244,14 +250,14 @@ def _density() -> Figure:
 # ---------------------------------------------------------------------------------------------------------------- nodes
 def node_numbers(method: str, folder: Path | None, seed: int) -> Numbers:
     """Return errors of times on other numbers of nodes, from two drawn ones (table 4.2, scale-out)."""
-    known = measured_curves(_given(folder))
+    known = measured_curves(given(folder))
     nodes, errors = sorted({n for curve in known.values() for n in curve}, key=int), list[Matrix]()
     for program in sorted({key[0] for key in known}):
         kept = {"|".join(key): curve for key, curve in known.items() if key[0] != program}
         groups = {name: name.split("|")[0] for name in kept}
         fitted = ESTIMATORS[method](Question.NODES).fit(rows_of(Scale.RATIO, kept, columns=nodes, groups=groups))
-        for number, curve in enumerate(curve for key, curve in known.items() if key[0] == program):
-            drawn = default_rng((seed, number)).permutation(sorted(curve, key=int))[:2]
+        for at, curve in enumerate(curve for key, curve in known.items() if key[0] == program):
+            drawn = default_rng((seed, at)).permutation(sorted(curve, key=int))[:2]
             truth = np.array([curve.get(each, np.nan) for each in nodes])
             values = np.array(fitted.complete({each: curve[each] for each in drawn.tolist()}).values)
             errors.append(_errors(values, truth, [nodes.index(each) for each in drawn.tolist()]))
@@ -263,18 +269,18 @@ def _nodes() -> Figure:
         name="classification-nodes",
         title="Numbers of nodes of unknown Spark jobs, two measured",
         source="Dissertation §4.3.3, table 4.2 (scale-out)",
-        cases=tuple(ComputedCase(label=name, numbers=partial(node_numbers, name)) for name in (PRINTED, OURS)),
+        cases=computed_cases(node_numbers, (PRINTED, OURS)),
         columns=("error_pct", "p90_error_pct", "most_error_pct"),
         claims=tuple(
             Claim(
                 text=f"{text} ({name})",
                 published=f"less than {most:g} %",
-                ours=lambda seed, name=name, number=number: seed[name][number],  # type: ignore[misc]
+                ours=number(name, of),
                 holds=lambda value, most=most: value < most,  # type: ignore[misc]
                 unit="%",
             )
             for name in (PRINTED, OURS)
-            for text, number, most in (("mean error", "error_pct", 8.0), ("largest error", "most_error_pct", 17.0))
+            for text, of, most in (("mean error", "error_pct", 8.0), ("largest error", "most_error_pct", 17.0))
         ),
         drawn="error_pct",
         of_data=measured_curves,
@@ -295,9 +301,9 @@ def interference_numbers(method: str, _: Path | None, seed: int) -> Numbers:
     errors, levels, counts = list[float](), list[float](), list[bool]()
     by_program = list[float]()
     methods = {question: ESTIMATORS[method](question) for question in QUESTIONS}
-    for number, (name, truth) in enumerate(library.known.items()):
+    for at, (name, truth) in enumerate(library.known.items()):
         known, row = fitted_without(library, name, methods), truth.cells[asked]
-        measured = tuple(default_rng((seed, number)).permutation(sorted(set(row) - LEFT_OUT))[:2].tolist())
+        measured = tuple(default_rng((seed, at)).permutation(sorted(set(row) - LEFT_OUT))[:2].tolist())
         if method == OURS_CHOSEN:
             measured = chosen_sources(known, machines=2)
         completion = known.fitted[asked].complete({each: row[each] for each in measured if each in row})
@@ -323,7 +329,7 @@ def _interference() -> Figure:
         name="classification-interference",
         title="Pressure that unknown programs tolerate, two or four sources measured: the shipped library",
         source="Dissertation §3.2.3, table 3.2",
-        cases=tuple(ComputedCase(label=name, numbers=partial(interference_numbers, name)) for name in ESTIMATORS),
+        cases=computed_cases(interference_numbers, ESTIMATORS),
         columns=(
             "all_error_pct", "counted_error_pct", "below_30_error_pct", "below_60_error_pct", "above_60_error_pct",
             "within_5_pct", "within_10_pct", "within_20_pct",
@@ -335,7 +341,7 @@ def _interference() -> Figure:
                 Claim(
                     text=f"mean error across all sources ({name})",
                     published="5.3 %",
-                    ours=lambda seed, name=name: seed[name]["all_error_pct"],  # type: ignore[misc]
+                    ours=number(name, "all_error_pct"),
                     holds=lambda value: value <= 5.3,
                     unit="points",
                 ),
@@ -348,13 +354,13 @@ def _interference() -> Figure:
                 ),
                 *(
                     Claim(
-                        text=f"programs known within {number.split('_')[1]} points in the mean ({name})",
+                        text=f"programs known within {of.split('_')[1]} points in the mean ({name})",
                         published=f"{published:g} % (mean of single- and multi-threaded)",
-                        ours=lambda seed, name=name, number=number: seed[name][number],  # type: ignore[misc]
+                        ours=number(name, of),
                         effect=Effect(published),
                         unit="% of programs",
                     )
-                    for number, published in shares.items()
+                    for of, published in shares.items()
                 ),
             )
         ),
@@ -365,9 +371,3 @@ def _interference() -> Figure:
 
 def _below_30_more(numbers: Numbers) -> float:
     return numbers["below_30_error_pct"] - numbers["above_60_error_pct"]
-
-
-def _given(folder: Path | None) -> Path:
-    """Return the folder; figures of measurements are not run without."""
-    assert folder is not None
-    return folder

@@ -10,7 +10,7 @@ from typing import Any, cast
 from hcloud.planner.placement.orders import order_named
 from hcloud.simulator.clusters import EXPERIMENTS
 from hcloud.spec.policy import Policy, simple_policy
-from lab.papers.study import Case, Claim, Effect, Figure, Numbers
+from lab.papers.study import Case, Claim, Effect, Figure, Numbers, Ours
 
 COLUMNS = (
     "qos_kept_pct", "lost_by_type_pct", "lost_by_neighbours_pct", "lost_by_rest_pct", "performance_pct", "p5_pct",
@@ -47,7 +47,6 @@ PUBLISHED = {
 }
 """Share of jobs that kept their QoS (Paragon §1, §6.1, §6.2; without and with admission queues Dissertation §6.5)."""
 _STATED = re.compile(r"(Paragon|NH|NI|LL) ([0-9.]+) %")
-Ours = Callable[[Mapping[str, Numbers]], float]
 WHY_NO_ROOM = "not enough servers of the types that suit"
 WHY_NO_GAIN = (
     "where servers are full, who keeps off neighbours is left with other types: of the jobs that NI loses to "

@@ -34,7 +34,15 @@ from lab.co_schedules import (
     until_one_ends,
 )
 from lab.papers.measured import counters, measured_groups
-from lab.papers.study import Claim, ComputedCase, Effect, Figure, Numbers
+from lab.papers.study import (
+    Claim,
+    ComputedCase,
+    Effect,
+    Figure,
+    Numbers,
+    computed_cases,
+    given,
+)
 
 ORACLE, RANDOM, ALONE = "oracle", "random", "one after another"
 FILTERING = "collaborative filtering (PQ-SGD)"
@@ -90,13 +98,13 @@ def _split(groups: MeasuredGroups, learnt: float, seed: int) -> tuple[MeasuredGr
 
 def accuracy_numbers(model: str, folder: Path | None, seed: int) -> Numbers:
     """Return errors and R2 of a model on groups left out, by size, and on triples where it knows pairs only."""
-    groups = measured_groups(_given(folder))
+    groups = measured_groups(given(folder))
     found = dict[str, float]()
     for size in SIZES:
         learnt, asked = _split(groups[size], TRAINED, seed)
         scored = score(MODELS[model].fit(learnt.table), asked)
         found |= {f"k{size}_error_pct": scored.error_pct, f"k{size}_R2_pct": 100.0 * scored.r2}
-    carried = score(_of_pairs(model, _given(folder)), groups[3])
+    carried = score(_of_pairs(model, given(folder)), groups[3])
     return {**found, "pairs_to_triples_error_pct": carried.error_pct, "pairs_to_triples_R2_pct": 100.0 * carried.r2}
 
 
@@ -107,7 +115,7 @@ def _of_pairs(model: str, folder: Path) -> FittedSlowdown:
 
 def filtering_numbers(folder: Path | None, seed: int) -> Numbers:
     """Return errors and R2 of Paragon's collaborative filtering of pairs (ESP §IV-F)."""
-    learnt, asked = _split(measured_groups(_given(folder))[2], TRAINED, seed)
+    learnt, asked = _split(measured_groups(given(folder))[2], TRAINED, seed)
     programs = sorted(learnt.table.features)
     at = {name: number for number, name in enumerate(programs)}
     speeds = np.full((len(programs), len(programs)), np.nan)
@@ -219,7 +227,7 @@ def _need(folder: Path, resource: str) -> Floats:
 
 def one_server_numbers(rule: str, folder: Path | None, seed: int) -> Numbers:
     """Return the time that all programs take on one server, as times the oracle's, by how many may share it."""
-    data, found = _given(folder), {}
+    data, found = given(folder), {}
     for size in SIZES:
         true, rng = _true(data, size), np.random.default_rng(seed)
         work = rng.uniform(*WORK_S, len(true.speeds))
@@ -244,7 +252,7 @@ def _on_one(rule: str, data: Path, size: int, seed: int, work: Floats, rng: np.r
 def servers_numbers(rule: str, folder: Path | None, seed: int) -> Numbers:
     """Return the time until the last of several servers is done with 40 jobs, as times the oracle's, and by how much
     servers differ, as a share of that time."""
-    data, times, spread = _given(folder), list[float](), list[float]()
+    data, times, spread = given(folder), list[float](), list[float]()
     for size in SIZES:
         programs = len(_true(data, size).speeds)
         for servers in SERVERS:
@@ -305,9 +313,7 @@ def _one_server() -> Figure:
         name="esp-one-server",
         title="15 programs on one server, at most two or three at a time",
         source="ESP §IV-B, fig. 1 (algorithm 2)",
-        cases=tuple(
-            ComputedCase(label=rule, numbers=partial(one_server_numbers, rule)) for rule in (*RULES, ALONE)
-        ),
+        cases=computed_cases(one_server_numbers, (*RULES, ALONE)),
         columns=("times_oracle", *(f"k{size}_times_oracle" for size in SIZES)),
         claims=(
             _near_oracle(PRINTED, 5.0, "5 % longer (two to six at a time)"),
@@ -327,7 +333,7 @@ def _servers() -> Figure:
         name="esp-servers",
         title="40 jobs on two, three and four servers, at most two or three at a time",
         source="ESP §IV-C, figs. 3 and 4 (algorithm 3)",
-        cases=tuple(ComputedCase(label=rule, numbers=partial(servers_numbers, rule)) for rule in RULES),
+        cases=computed_cases(servers_numbers, RULES),
         columns=("times_oracle", "imbalance_pct"),
         claims=(
             _near_oracle(PRINTED, 13.0, "5 to 13 % longer"),
@@ -344,7 +350,7 @@ def _servers() -> Figure:
 def turns_numbers(rule: str, folder: Path | None, seed: int) -> Numbers:
     """Return how much later the last job ends, and the average one, than where ``least_loss`` places them and nothing
     is paused, in percent: of 40 jobs on several servers, and of three on one with nothing that waits."""
-    data = _given(folder)
+    data = given(folder)
     queued = [(_taken(rule, data, each, JOBS, seed), _taken(TOGETHER, data, each, JOBS, seed)) for each in SERVERS]
     alone = [
         (_taken(rule, data, 1, max(SIZES), (seed, each)), _taken(TOGETHER, data, 1, max(SIZES), (seed, each)))
@@ -397,7 +403,7 @@ def _turns() -> Figure:
         name="esp-turns",
         title="40 jobs that wait for two to four servers of three each: do turns help?",
         source="ESP §III-A, §III-B (algorithms 2 and 3), as HCloud does them",
-        cases=tuple(ComputedCase(label=rule, numbers=partial(turns_numbers, rule)) for rule in TURNS),
+        cases=computed_cases(turns_numbers, TURNS),
         columns=("last_later_pct", "average_later_pct", "pauses", "three_last_later_pct", "three_average_later_pct"),
         claims=(
             later("least_loss, in turns", "last_later_pct", "in turns the last job ends no later than together"),
@@ -410,9 +416,3 @@ def _turns() -> Figure:
         published={},
         of_data=measured_groups,
     )
-
-
-def _given(folder: Path | None) -> Path:
-    """Return the folder; figures of measurements are not run without."""
-    assert folder is not None
-    return folder

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +17,15 @@ from hcloud.simulator.clusters import Server, cluster
 from lab.mage import AVERAGE, ONE_SENSITIVITY, PRODUCTS, RANDOM, STAGED, WORST, new_program_errors, placements
 from lab.papers.clusters import scheduler
 from lab.papers.measured import measured_groups
-from lab.papers.study import Case, Claim, ComputedCase, Effect, Figure, Numbers
+from lab.papers.study import (
+    Case,
+    Claim,
+    Effect,
+    Figure,
+    Numbers,
+    computed_cases,
+    given,
+)
 
 PROBES = (2, 3)
 METHODS = (AVERAGE, ONE_SENSITIVITY, STAGED, PAIR_TABLE)
@@ -52,11 +60,10 @@ def _errors(folder: Path, probes: int, seed: int | None) -> Mapping[str, float]:
 
 def new_program_numbers(method: str, folder: Path | None, seed: int) -> Numbers:
     """Return a method's errors by probes."""
-    assert folder is not None
     found = {}
     for probes in PROBES:
-        found[f"{probes}_probes_error_pct"] = _errors(folder, probes, None)[method]
-        found[f"{probes}_random_probes_error_pct"] = _errors(folder, probes, seed)[method]
+        found[f"{probes}_probes_error_pct"] = _errors(given(folder), probes, None)[method]
+        found[f"{probes}_random_probes_error_pct"] = _errors(given(folder), probes, seed)[method]
     return found
 
 
@@ -84,7 +91,7 @@ def _new_programs() -> Figure:
         name="mage-new-programs",
         title="A new program known alone and beside two or three neighbours: error of its speed in groups of three",
         source="Mage §3.2, §6.4, fig. 10",
-        cases=tuple(ComputedCase(label=name, numbers=partial(new_program_numbers, name)) for name in METHODS),
+        cases=computed_cases(new_program_numbers, METHODS),
         columns=tuple(f"{probes}{drawn}_probes_error_pct" for probes in PROBES for drawn in ("", "_random")),
         claims=(error(STAGED), error(PAIR_TABLE), saved(STAGED), saved(PAIR_TABLE)),
         drawn="2_probes_error_pct",
@@ -102,8 +109,7 @@ def _shares(folder: Path, seed: int) -> Mapping[str, float]:
 
 def placement_numbers(model: str, folder: Path | None, seed: int) -> Numbers:
     """Return the geometric mean of speeds that a model's placement reaches, in percent of the best one's."""
-    assert folder is not None
-    return {f"{COUNT}_programs_pct": _shares(folder, seed)[model]}
+    return {f"{COUNT}_programs_pct": _shares(given(folder), seed)[model]}
 
 
 def _placements() -> Figure:
@@ -114,10 +120,7 @@ def _placements() -> Figure:
         name="mage-placements",
         title="Which of 12 programs share a machine, in the largest groups of the data, learnt from smaller ones",
         source="Mage §6.1, fig. 4",
-        cases=tuple(
-            ComputedCase(label=name, numbers=partial(placement_numbers, name))
-            for name in (PAIR_TABLE, PRODUCTS, RANDOM, WORST)
-        ),
+        cases=computed_cases(placement_numbers, (PAIR_TABLE, PRODUCTS, RANDOM, WORST)),
         columns=(f"{COUNT}_programs_pct",),
         claims=(
             Claim(

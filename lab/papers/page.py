@@ -36,6 +36,20 @@ PICTURED = (
 """The figures whose pictures the page shows; those of all are on their own pages."""
 
 
+LEFT_OUT: Mapping[str, str] = {
+    "Quasar: table 4.7, fig. 4.8": "simulated jobs have no mappers, heap or block size, and no tasks that straggle",
+    "Quasar: figs. 4.11b, 4.11c, 4.12": "the load of a simulated service does not change",
+    "Quasar: fig. 4.14": "memory and disk traffic of jobs are not simulated over time",
+    "iBench: figs. 5.2 to 5.4": "need real machines: `hcloud profile sources --validate` measures yours, "
+    "[profiling](profiling.md) says what it found on one",
+    "iBench: figs. 5.5b, 5.6c": "a service stands for the distributed job; see figs. 5.5c and 5.6d",
+    "iBench: figs. 5.7 to 5.9": "other hardware for one program, its source code, and cores of several kinds",
+    "Tarcil: figs. 7.9 to 7.13": "need tasks of 0.1 s and several schedulers at once: one daemon decides here",
+    "3Sigma: fig. 7": "needs logs that are not public",
+}
+"""What is not reproduced, and why."""
+
+
 def markdown(
     chapters: Mapping[str, Sequence[FigureResults]], command: str, missing: Sequence[str] = (), *, linked: bool = True
 ) -> str:
@@ -53,8 +67,8 @@ def markdown(
         "that lost at most 5 %. The world is ours, as the papers' machines and programs are not to be had",
         "([simulation](simulation.md) says where its numbers come from): shape and rough size can",
         "agree, digits cannot. ESP's and Mage's chapters follow from ESP's own measurements of 15 programs, which",
-        "are no part of HCloud, and Tarcil's samples and buckets from servers that are drawn. 3Sigma's figure 7 needs",
-        "logs that are not public, and is left out.",
+        "are no part of HCloud, and Tarcil's samples and buckets from servers that are drawn.",
+        "What is left out, and why, stands at the end.",
         f"An effect *holds* if at least {100 * ENOUGH:.0f} % of the published size is there, or",
         "within the limits; with less of it there is the *same sign*; what has none, or the opposite one, *departs*.",
         "Where a paper states no size, what it says holds or departs. Pictures show the main number of each case, and",
@@ -69,6 +83,8 @@ def markdown(
         for figure, _, _ in figures:
             if figure.drawn and figure.name in PICTURED:
                 lines += ["", f"![{figure.title}](results/{figure.name}.svg)"]
+    lines += ["", "## What is not reproduced", "", "| figures | why |", "|---|---|"]
+    lines += [f"| {figures} | {why} |" for figures, why in LEFT_OUT.items()]
     if missing:
         lines += ["", "## Not run", "", f"Of these figures there are no results here: {', '.join(missing)}."]
     return _without_links(lines, linked=linked)
@@ -143,7 +159,7 @@ def _run_of(figure: Figure, size: RunSize) -> Iterator[str]:
         yield f"`python -m lab.papers --figure {figure.name}{data} --seeds {size.seeds}`."
         return
     lasting = any(
-        isinstance(case, SizedCase) or (isinstance(case, Case) and case.experiment in SCENARIOS)
+        case.lasting if isinstance(case, SizedCase) else isinstance(case, Case) and case.experiment in SCENARIOS
         for case in figure.cases
     )
     length = f", {size.hours:g} h" if lasting else ""

@@ -56,7 +56,8 @@ def _draw_cases(part: SubFigure, figure: Figure, found: Results) -> None:
     published = [(value, row) for row, case in enumerate(found) if (value := figure.published.get(case)) is not None]
     if published:
         values, rows = zip(*published, strict=True)
-        below, marks = [row + 0.42 for row in rows], {"color": "white", "markeredgecolor": "black", "markersize": 6}
+        below, marks = [row + 0.3 for row in rows], {"color": "white", "markeredgecolor": "black", "markersize": 6}
+        # At the lower edge of its bar: between two bars it could be of either.
         axes[0, 0].plot(values, below, "^", label="published", clip_on=False, **marks)
         axes[0, 0].set_xlim(right=max(axes[0, 0].get_xlim()[1], 1.05 * max(values)))
         axes[0, 0].legend(loc="lower right", bbox_to_anchor=(1.0, 1.0), borderpad=0.1)

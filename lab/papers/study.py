@@ -7,6 +7,7 @@ from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from functools import partial
 from itertools import repeat
 from math import inf
 from pathlib import Path
@@ -21,7 +22,7 @@ from hcloud.planner.placement.orders import order_named
 from hcloud.quarantine.planning import Planner
 from hcloud.report.table import share_pct
 from hcloud.simulator.clouds import reserved_for
-from hcloud.simulator.clusters import Experiment, make_experiment
+from hcloud.simulator.clusters import ClusterExperiment, Experiment, make_experiment
 from hcloud.simulator.optimality import distance, run_times_s
 from hcloud.simulator.outcome import SimulationResult, outcome_of
 from hcloud.simulator.performance import kept_pct, mean, quantile
@@ -69,6 +70,8 @@ class SizedCase:
     label: str
     numbers: Callable[[RunSize, int, Path | None], Numbers]
     """Returns its numbers from the size, a seed, and the folder that temporary ones are made in (None: the default)."""
+    lasting: bool = True
+    """Its length follows the size's hours."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +80,10 @@ class Case:
 
     label: str
     experiment: str
+    """The name of one of the simulator's, or of ``cluster``."""
     policy: Policy
+    cluster: ClusterExperiment | None = None
+    """An experiment that only a chapter has."""
     truth: Mapping[str, object] = field(default_factory=dict)
     """Parameters of the experiment's world to change."""
     cloud: Mapping[str, object] = field(default_factory=dict)
@@ -97,10 +103,39 @@ class Case:
 
     def make(self, seed: int, size: RunSize) -> Experiment:
         """Return the experiment in this size."""
+        if self.cluster is not None:
+            return self.cluster.make(self.experiment, seed, size.share)
         return make_experiment(self.experiment, seed, hours=size.hours, share=size.share, sensitive=self.sensitive)
 
 
+def computed_cases(
+    numbers: Callable[..., Numbers], labels: Iterable[str] = (), *, of: Mapping[str, Sequence[Any]] | None = None
+) -> tuple[ComputedCase, ...]:
+    """Return a case for each label, which calls ``numbers`` with its label, or what ``of`` has for it, and a folder and
+    a seed."""
+    arguments = of or {label: (label,) for label in labels}
+    return tuple(ComputedCase(label=label, numbers=partial(numbers, *each)) for label, each in arguments.items())
+
+
+def sized_cases(
+    numbers: Callable[..., Numbers], labels: Iterable[str] = (), *, of: Mapping[str, Sequence[Any]] | None = None
+) -> tuple[SizedCase, ...]:
+    """Return such cases of a chapter that simulates itself, of a length that does not follow the size's hours."""
+    arguments = of or {label: (label,) for label in labels}
+    return tuple(
+        SizedCase(label=label, numbers=partial(numbers, *each), lasting=False) for label, each in arguments.items()
+    )
+
+
+def given(folder: Path | None) -> Path:
+    """Return the folder; figures of measurements are not run without."""
+    assert folder is not None
+    return folder
+
+
 AnyCase = Case | ComputedCase | SizedCase
+Ours = Callable[[Mapping[str, Numbers]], float]
+"""Returns one number from those of one seed, by case."""
 Results = Mapping[str, Sequence[Numbers]]
 """Numbers of each case by label, one per seed; the same index is the same seed everywhere."""
 FinishedRuns = dict[str, dict[int, Numbers]]
@@ -139,7 +174,7 @@ class Claim:
 
     text: str
     published: str
-    ours: Callable[[Mapping[str, Numbers]], float]
+    ours: Ours
     """Returns our number for it from the numbers of one seed, by case."""
     effect: Effect | None = None
     """The published size, which judges the mean over seeds; None: ``holds`` does."""
@@ -148,6 +183,21 @@ class Claim:
     unit: str = ""
     why: str = ""
     """Why our result differs, as far as known."""
+
+
+def number(case: str, name: str) -> Ours:
+    """Return the number ``name`` of a case."""
+    return lambda seed: seed[case][name]
+
+
+def points_more(case: str, other: str, name: str) -> Ours:
+    """Return by how many points a number is higher in ``case`` than in ``other``."""
+    return lambda seed: seed[case][name] - seed[other][name]
+
+
+def percent_more(case: str, other: str, name: str) -> Ours:
+    """Return by how many percent a number is higher in ``case`` than in ``other``."""
+    return lambda seed: 100.0 * (seed[case][name] / seed[other][name] - 1.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

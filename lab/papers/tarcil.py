@@ -20,7 +20,15 @@ from hcloud.planner.placement.orders.paragon_sampled import candidates_needed, c
 from hcloud.planner.placement.orders.sampled import drawn, sample_size
 from hcloud.spec.policy import Policy
 from lab.papers.clusters import scheduler
-from lab.papers.study import Case, Claim, ComputedCase, Effect, Figure, Numbers
+from lab.papers.study import (
+    Case,
+    Claim,
+    ComputedCase,
+    Effect,
+    Figure,
+    Numbers,
+    computed_cases,
+)
 
 Floats = NDArray[np.float64]
 SERVERS, UNITS, SOURCES, TYPES, JOBS = 10_000, 8, 10, 4, 400
@@ -190,9 +198,7 @@ def _statistical() -> Figure:
         name="paragon-statistical",
         title=f"Paragon's selection from {CANDIDATES} of {SERVERS:,} servers, by two readings of its quality",
         source="Dissertation §3.3.3, fig. 3.3",
-        cases=tuple(
-            ComputedCase(label=rule, numbers=partial(selection_numbers, rule)) for rule in (ANY_VIOLATED, SIGN_OF_SUM)
-        ),
+        cases=computed_cases(selection_numbers, (ANY_VIOLATED, SIGN_OF_SUM)),
         columns=("mean_rank_pct", "below_90_pct", "violated_pct", "violated_needlessly_pct"),
         claims=(
             Claim(
@@ -265,9 +271,7 @@ def _buckets() -> Figure:
         name="tarcil-buckets",
         title="32 machines drawn at large, or from the bucket that promises most",
         source="Dissertation §7.4.1",
-        cases=tuple(
-            ComputedCase(label=kind, numbers=partial(bucket_numbers, kind)) for kind in (UNIFORM, BUCKETS, COSINE)
-        ),
+        cases=computed_cases(bucket_numbers, (UNIFORM, BUCKETS, COSINE)),
         columns=("of_best_pct", "variance_left_pct"),
         claims=(
             Claim(

@@ -1,21 +1,17 @@
 """How closely schedulers follow what jobs need, and which jobs queues let go first, on a small part of the load."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from hcloud.core.model import BestEffortTarget, JobSpec, Resources
+from hcloud.simulator.clusters import WARM_UP_S
 from hcloud.simulator.performance import JobPerformance
+from hcloud.simulator.qos_losses import UnitRun
 from hcloud.simulator.workload import Arrival, Workload
-from lab.papers.allocation import (
-    MEDIUM,
-    PRIORITIES,
-    URGENT,
-    _longer,
-    _needed,
-    _with_urgent,
-    allocation_numbers,
-    order_numbers,
-)
+from lab.papers.allocation import MEDIUM, _longer_jobs, _needed, allocation_numbers, overhead_numbers
+from lab.papers.arq import PRIORITIES, URGENT, _longer, _with_urgent, free_server_numbers, order_numbers
 from lab.papers.study import RunSize
 
 SMALL = RunSize(share=0.15)
@@ -58,3 +54,30 @@ def test_jobs_are_judged_by_priority_where_they_have_one() -> None:
     numbers = order_numbers(PRIORITIES, SMALL, 0, None)
     assert min(numbers["urgent_later_pct"], numbers["others_later_pct"]) <= numbers["all_later_pct"]
     assert numbers["all_later_pct"] <= max(numbers["urgent_later_pct"], numbers["others_later_pct"])
+
+
+def test_profiling_costs_a_tenth_as_much_of_jobs_that_run_ten_times_as_long() -> None:
+    short, long = (overhead_numbers("Paragon", times, SMALL, 0, None) for times in (1.0, 10.0))
+    assert short["known_within_s"] > 0.0 and short["planning_pct"] > 0.0
+    assert long["profiling_pct"] == pytest.approx(0.1 * short["profiling_pct"], rel=0.5)
+
+
+def test_jobs_that_run_longer_are_as_many_times_as_far_apart() -> None:
+    arrivals = tuple(replace(each, at_s=each.at_s + WARM_UP_S) for each in workload(3).arrivals)
+    longer = _longer_jobs(Workload(name="w", arrivals=(replace(arrivals[0], at_s=0.0), *arrivals)), 10.0)
+    assert [each.at_s - WARM_UP_S for each in longer.arrivals] == [-WARM_UP_S, 0.0, 100.0, 200.0]
+    assert [each.run_s for each in longer.arrivals] == [15.0, 150.0, 150.0, 150.0], "warm-up runs as long as before"
+
+
+def test_first_of_many_servers_is_free_far_sooner_than_one_and_as_often_as_said() -> None:
+    rng, runs = np.random.default_rng(5), list[UnitRun]()
+    for server in range(20):
+        at = float(rng.uniform(0.0, 100.0))
+        for number in range(60):
+            until = at + float(rng.lognormal(4.0, 0.6))
+            runs.append(UnitRun(job_id=f"{server}.{number}", instance_id=f"i{server}", began_at=at, ended_at=until))
+            at = until
+    numbers = free_server_numbers(runs, 0)
+    assert numbers["one_free_s"] > 10.0 * numbers["some_free_s"] > 0.0
+    assert numbers["freed_in_time_all_known_pct"] == pytest.approx(60.0, abs=12.0)
+    assert numbers["log_normal_off_pct"] < 4.0 < numbers["normal_off_pct"]

@@ -18,6 +18,7 @@ from lab.papers.classification import (
     node_numbers,
     type_numbers,
 )
+from lab.papers.parallel_classification import EXHAUSTIVE, TWO, error_numbers, time_numbers
 
 TYPES = tuple(f"t{number}" for number in range(6))
 
@@ -75,3 +76,31 @@ def test_folder_of_other_measurements_is_refused(tmp_path: Path) -> None:
         measured_clouds(tmp_path)
     with pytest.raises(BadInput, match="not times of jobs by number of nodes"):
         measured_curves(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def grid(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder in which a family and a size each have a speed for a program, without anything else."""
+    folder, rng = tmp_path_factory.mktemp("grid"), np.random.default_rng(4)
+    families, sizes = ("a1.2", "a1.4", "b1.8"), ("large", "xlarge", "2xlarge")
+    types = [f"{family.split('.')[0]}.{size}.{family.split('.')[1]}" for family in families for size in sizes]
+    for name in CLOUDS:
+        rows = []
+        for program in range(12):
+            needs = rng.uniform(0.0, 1.0, 2)
+            by_family, by_size = np.exp(needs[0] * np.arange(3)), np.exp(-needs[1] * np.arange(3))
+            rows.append((f"spark_p{program}_small", *np.round(100.0 * np.outer(by_family, by_size).ravel(), 4)))
+        with (folder / f"matrix_{name}.csv").open("w") as file:
+            csv.writer(file).writerows([("job", *types), *rows])
+    return folder
+
+
+@pytest.mark.parametrize("way", [TWO, EXHAUSTIVE])
+def test_families_and_sizes_that_do_not_depend_on_each_other_follow_from_few_runs(grid: Path, way: str) -> None:
+    numbers = error_numbers(OURS, way, grid, 0)
+    assert numbers["error_pct"] < 10.0 <= 10.0 * numbers["most_error_pct"]
+
+
+def test_one_classification_of_all_combinations_takes_longer_than_four() -> None:
+    four, one = (time_numbers(PRINTED, together, None, 0)["classified_ms"] for together in (False, True))
+    assert one > four > 0.0
