@@ -71,6 +71,8 @@ def _decide_on(context: PlanContext, at: int, *, is_on: bool) -> None:
     found = _residents(context, at, held) if is_on and calm else None
     work_s = _work_s(context, found.in_turns) if found is not None else None
     if found is None or work_s is None:
+        if is_on and calm and _is_undecided(context, held):
+            return
         _resume_all(context, held)
         return
     now_running, since_at = _present(found.in_turns)
@@ -85,6 +87,13 @@ def _decide_on(context: PlanContext, at: int, *, is_on: bool) -> None:
     _carry_out(context, found, decided)
     if len(decided.running) < len(found.in_turns) and math.isfinite(decided.for_s):
         context.decisions.look_at_pauses(context.now + decided.for_s)
+
+
+def _is_undecided(context: PlanContext, held: Sequence[Held]) -> bool:
+    """Return whether units stay as they are: a daemon that has just started has not read yet what neighbours cost."""
+    paused_at = [unit.paused_at for _, unit in held if unit.paused_at is not None]
+    is_recent = all(context.now < each + PAUSED_LONG_S for each in paused_at)
+    return context.snapshot.slowdowns.blend is None and len(paused_at) < len(held) and is_recent
 
 
 def _residents(context: PlanContext, at: int, held: Sequence[Held]) -> _Residents | None:

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import linprog
 
-from hcloud.classifier.slowdown.forecasts import SlowdownForecasts
+from hcloud.classifier.slowdown.forecasts import NOTHING_OBSERVED, SlowdownForecasts
 from hcloud.classifier.slowdown.table import CoRunQuestion, ExpectedSlowdown
 from hcloud.core.estimates import Classification, Estimate, Measure
 from hcloud.core.model import BatchTarget, BestEffortTarget, InstanceState, Job
@@ -26,7 +26,7 @@ from hcloud.provider import PAUSED_MOST_S
 from hcloud.spec.policy import PlacementPolicy, Policy, ProfilingPolicy
 from tests.planner.apply_model import apply_ideally
 from tests.planner.scenes import NOW, decide, job, machine, of, running, scene, spec
-from tests.planner.test_observed_slowdowns import learnt
+from tests.planner.test_observed_slowdowns import learnt, observed
 from tests.planner.test_placement_orders import APPLICATIONS, FAST
 from tests.policies import simple
 
@@ -259,6 +259,16 @@ def test_the_last_one_runs_when_the_others_have_ended() -> None:
     snapshot = one_paused()
     [left] = [each for each in snapshot.jobs if each.attempt and each.attempt.allocations[0].paused_at is not None]
     assert paused(decide(replace(snapshot, jobs=(left,)), TURNS)) == {left.id: False}
+
+
+def test_units_stay_as_they_are_until_a_daemon_that_starts_has_read_what_neighbours_cost() -> None:
+    snapshot = replace(one_paused(), slowdowns=NOTHING_OBSERVED)
+    [left] = [each for each in snapshot.jobs if each.attempt and each.attempt.allocations[0].paused_at is not None]
+    assert not of(decide(snapshot, TURNS), Pause)
+    assert paused(decide(replace(snapshot, jobs=(left,)), TURNS)) == {left.id: False}, "nothing else runs there"
+    assert paused(decide(later(snapshot, PAUSED_LONG_S), TURNS)) == {left.id: False}, "it was paused for long"
+    never_met = learnt(observed("other", "another", speed=0.5))
+    assert paused(decide(replace(snapshot, slowdowns=never_met), TURNS)) == {left.id: False}
 
 
 def test_what_was_paused_for_long_runs_next_before_its_worker_resumes_it() -> None:
