@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -33,6 +34,7 @@ from lab.papers.study import (
     computed_cases,
     given,
     number,
+    percent_more,
 )
 
 PRINTED, OURS, OURS_CHOSEN = "PQ-SGD as printed", "ours", "ours, types chosen"
@@ -189,19 +191,15 @@ def _types() -> Figure:
 
 
 # -------------------------------------------------------------------------------------------------------------- density
-def density_numbers(method: str, folder: Path | None, seed: int) -> Numbers:
-    """Return errors of times on other types by the number of types measured, on the first cloud."""
-    cloud, found = _drawn(given(folder), CLOUDS[0], seed), dict[str, float]()
-    for count in ENTRIES:
-        whole = _summary([
-            _errors(expected, truth, at) for expected, truth, at in _completed(cloud, method, count, seed)
-        ])  # fmt: skip
-        found |= {f"{count}_entries_error_pct": whole["error_pct"], f"{count}_entries_p90_pct": whole["p90_error_pct"]}
-    return found
+def density_numbers(method: str, count: int, folder: Path | None, seed: int) -> Numbers:
+    """Return errors of times on other types from a number of measured types, on the first cloud."""
+    cloud = _drawn(given(folder), CLOUDS[0], seed)
+    whole = _summary([_errors(expected, truth, at) for expected, truth, at in _completed(cloud, method, count, seed)])
+    return {"error_pct": whole["error_pct"], "p90_error_pct": whole["p90_error_pct"]}
 
 
-def _p90(count: int) -> str:
-    return f"{count}_entries_p90_pct"
+def _measured(method: str, count: int) -> str:
+    return f"{method}, {count} measured"
 
 
 def _density() -> Figure:
@@ -209,7 +207,7 @@ def _density() -> Figure:
         return Claim(
             text=f"{text} ({method})",
             published=published,
-            ours=lambda seed: 100.0 * (1.0 - seed[method][_p90(many)] / seed[method][_p90(few)]),
+            ours=lambda seed: -percent_more(_measured(method, many), _measured(method, few), "p90_error_pct")(seed),
             holds=holds,
             unit="% lower",
         )  # fmt: skip
@@ -218,8 +216,8 @@ def _density() -> Figure:
         name="classification-density",
         title="Errors by measured entries of a row: machine types, aws",
         source="Dissertation §4.3.4, fig. 4.3, and §4.3.3, table 4.3",
-        cases=computed_cases(density_numbers, ESTIMATORS),
-        columns=tuple(f"{count}_entries_{kind}_pct" for count in ENTRIES for kind in ("error", "p90")),
+        cases=computed_cases(density_numbers, of={_measured(*each): each for each in product(ESTIMATORS, ENTRIES)}),
+        columns=("error_pct", "p90_error_pct"),
         claims=(
             *(
                 falls(name, "two entries have lower errors than one (90th percentile)", 1, 2, lambda by: by > 20.0,
@@ -235,14 +233,14 @@ def _density() -> Figure:
                 Claim(
                     text=f"mean error with two entries ({name})",
                     published="less than 8 %, all kinds of classification",
-                    ours=number(name, "2_entries_error_pct"),
+                    ours=number(_measured(name, 2), "error_pct"),
                     holds=lambda value: value < 8.0,
                     unit="%",
                 )
                 for name in (PRINTED, OURS_CHOSEN)
             ),
         ),
-        drawn="2_entries_p90_pct",
+        drawn="p90_error_pct",
         of_data=measured_clouds,
     )  # fmt: skip
 

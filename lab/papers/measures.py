@@ -44,8 +44,6 @@ NAMES: Mapping[str, str] = {
     "plan_ms": "CPU time of a cycle, ms",
     "plan_s": "CPU time of one plan, s",
     "start": "jobs that it starts",
-    **{f"{count}_entries_error_pct": f"{count} measured: mean error, %" for count in range(1, 7)},
-    **{f"{count}_entries_p90_pct": f"{count} measured: 90 % of errors are below, %" for count in range(1, 7)},
     "allocation_off_pct": "what jobs hold is off from what they need by, %",
     "held_pct": "vCPUs held by jobs, % of the cluster",
     "whole_s": "until all jobs have ended, s",

@@ -40,8 +40,15 @@ HETEROGENEITY = 5.2
 BEST_EFFORT = -10
 """Priority of jobs that fill what others leave; they are measured, too."""
 LOADED, INTERFERENCE, JOINT = "least loaded", "interference alone (iBench)", "Quasar"
+TRUTH = "Quasar, told the truth"
 RESERVED = "reservation+LL"
-ORDERS = {LOADED: "least_loaded", RESERVED: "least_loaded", INTERFERENCE: "heterogeneity_oblivious", JOINT: "quasar"}
+ORDERS = {
+    LOADED: "least_loaded",
+    RESERVED: "least_loaded",
+    INTERFERENCE: "heterogeneity_oblivious",
+    JOINT: "quasar",
+    TRUTH: "quasar",
+}
 LONG_S, FRAMEWORK_S, FILLER_S, SERVICE_S = 7200.0, 1800.0, 600.0, 3600.0
 """Mean run times: the paper's Hadoop jobs take two to twenty hours; others are not stated."""
 
@@ -119,7 +126,7 @@ SINGLE, FRAMEWORKS, SERVED = (
 # -------------------------------------------------------------------------------------------------------------- numbers
 def _finished(case: Case, name: str, size: RunSize, seed: int, within: Path | None) -> FinishedSimulation:
     policy = scheduler(ORDERS[name], types=2)
-    return finished(name, setting_of(replace(case, policy=policy), seed, size), within)
+    return finished(name, setting_of(replace(case, policy=policy, oracle=name == TRUTH), seed, size), within)
 
 
 def kind_numbers(case: Case, name: str, size: RunSize, seed: int, within: Path | None) -> Numbers:
@@ -163,7 +170,8 @@ def large_numbers(name: str, size: RunSize, seed: int, within: Path | None) -> N
 
 # -------------------------------------------------------------------------------------------------------------- figures
 def _jobs() -> Figure:
-    of = {f"{name}, {case.label}": (case, name) for case in (SINGLE, FRAMEWORKS) for name in (RESERVED, JOINT)}
+    names = {SINGLE.label: (RESERVED, JOINT, TRUTH), FRAMEWORKS.label: (RESERVED, JOINT)}
+    of = {f"{name}, {case.label}": (case, name) for case in (SINGLE, FRAMEWORKS) for name in names[case.label]}
 
     def sooner(case: Case, published: float, most: str) -> Claim:
         def ours(seed: Mapping[str, Numbers]) -> float:
@@ -178,11 +186,11 @@ def _jobs() -> Figure:
             unit="% less",
         )
 
-    def near(case: Case, published: float) -> Claim:
+    def near(case: Case, published: float, name: str = JOINT) -> Claim:
         return Claim(
-            text=f"Quasar comes near the best performance ({case.label})",
+            text=f"{name} comes near the best performance ({case.label})",
             published=f"within {published:g} %",
-            ours=lambda seed: 100.0 - seed[f"{JOINT}, {case.label}"]["framework_pct"],
+            ours=lambda seed: 100.0 - seed[f"{name}, {case.label}"]["framework_pct"],
             holds=lambda value: value <= published,
             unit="% below",
         )
@@ -196,6 +204,7 @@ def _jobs() -> Figure:
         claims=(
             sooner(SINGLE, 29.0, ", up to 58 %"),
             near(SINGLE, 5.8),
+            near(SINGLE, 5.8, TRUTH),
             sooner(FRAMEWORKS, 27.0, ""),
             near(FRAMEWORKS, 5.3),
             Claim(
