@@ -22,8 +22,19 @@ from hcloud.core.budget_scope import tag_scope
 from hcloud.core.clock import Clock
 from hcloud.core.dependencies import Dependency, resolve_names
 from hcloud.core.errors import NotFound, SecretUnreadable, StaleWrite
-from hcloud.core.model import JOB_ENDED, Event, EventKind, Instance, InstanceState, Job, JobId, JobSpec, JobState
-from hcloud.core.rows import FilteredRows, RowOverlay, number_of, replace_fields
+from hcloud.core.model import (
+    JOB_ENDED,
+    Event,
+    EventKind,
+    Instance,
+    InstanceId,
+    InstanceState,
+    Job,
+    JobId,
+    JobSpec,
+    JobState,
+)
+from hcloud.core.rows import FilteredRows, RowOverlay, number_of, replace_fields, row_changes
 from hcloud.decayed_usage import DecayedUsage
 from hcloud.due_times import DueTimes, median_s
 from hcloud.forecast.fleet_tracker import KEPT_S, RECENT_KINDS, FleetTracker
@@ -84,6 +95,29 @@ class EventFollower(Protocol):
         """Take in the next events, in order, each once."""
 
 
+@dataclass(slots=True)
+class AdmittedMachines:
+    """What the engine must know of live instances before their workers connect, made anew only of rows that changed."""
+
+    _seen: Sequence[Instance] = ()
+    _machines: dict[InstanceId, AdmittedMachine] = field(default_factory=dict)
+
+    def of(self, live: Sequence[Instance]) -> tuple[AdmittedMachine, ...]:
+        """Return the machines of all ``live`` instances."""
+        for before, now in row_changes(self._seen, live):
+            if now is not None:
+                self._machines[now.id] = AdmittedMachine(
+                    instance_id=now.id,
+                    launch_token=now.token,
+                    has_registered=now.ready_at is not None,
+                    addresses=now.addresses,
+                )
+            elif before is not None:
+                del self._machines[before.id]
+        self._seen = live
+        return tuple(self._machines.values())
+
+
 class Controller:
     """Drives one deployment. One thread calls ``cycle``; any thread may call ``preview`` and read attributes.
 
@@ -134,7 +168,7 @@ class Controller:
         """When waiting jobs are to start, by the last plan."""
         self.unprofiled: Mapping[str, Unprofiled] = {}
         """Why running unknown programs are not profiled, by the last plan."""
-        self._admitted: tuple[Sequence[Instance], tuple[AdmittedMachine, ...]] = ((), ())
+        self._admitted = AdmittedMachines()
         self._engine_reachable_since: float | None = None
         self._silent_since: dict[str, float] = {}
         self._ledger: SpendLedger | None = None
@@ -192,21 +226,7 @@ class Controller:
 
     def _admit(self) -> None:
         """Let the workers of live instances connect: before those launched in this cycle begin to."""
-        live = self.store.live().instances
-        if live is not self._admitted[0]:
-            self._admitted = (
-                live,
-                tuple(
-                    AdmittedMachine(
-                        instance_id=each.id,
-                        launch_token=each.token,
-                        has_registered=each.ready_at is not None,
-                        addresses=each.addresses,
-                    )
-                    for each in live
-                ),
-            )
-        self.runner.admit(self._admitted[1])
+        self.runner.admit(self._admitted.of(self.store.live().instances))
 
     def _observe(self) -> Observation:
         """Refresh offers, then record what providers and the engine report."""

@@ -160,12 +160,16 @@ def is_machine(answer: object) -> bool:
 
 def is_listing(answer: object) -> bool:
     """Return whether a plug-in's listing has the right type."""
-    return isinstance(answer, Listing) and all(isinstance(each, CloudInstance) for each in answer.instances)
+    return isinstance(answer, Listing) and _are_all(answer.instances, CloudInstance)
 
 
 def is_offer_list(answer: object) -> bool:
     """Return whether a plug-in's offers have the right type."""
-    return isinstance(answer, tuple) and all(isinstance(each, Offer) for each in answer)
+    return isinstance(answer, tuple) and _are_all(answer, Offer)
+
+
+def _are_all(rows: Iterable[object], kind: type) -> bool:
+    return all(issubclass(each, kind) for each in set(map(type, rows)))
 
 
 class Provider(Protocol):

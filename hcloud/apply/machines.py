@@ -237,7 +237,8 @@ class MachineActions:
         """
         now = self.clock.now()
         reserved = [each for each in self.store.live().instances if each.offer.market is Market.RESERVED]
-        if not reserved:
+        listed = [each for each in offers if each.market is Market.RESERVED and _has_terms(each)]
+        if not listed and not any(_has_terms(each.offer) for each in reserved):
             return False
         terms = _latest_terms(reserved, {each.key: each for each in offers if each.market is Market.RESERVED}, now)
         ended = [each for each in reserved if (terms[each.id].ends_at or inf) <= now]
@@ -301,6 +302,11 @@ class MachineActions:
         except ProviderError as error:
             return error
         return None
+
+
+def _has_terms(offer: Offer) -> bool:
+    """Return whether the capacity of a reserved offer ends at some time, or is of several commitments."""
+    return offer.ends_at is not None or bool(offer.committed) or offer.price_after_usd_per_h is not None
 
 
 def _latest_terms(

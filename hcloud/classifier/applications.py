@@ -85,9 +85,9 @@ class Identity:
 def identify(spec: JobSpec) -> Identity:
     """Return the program and input of a job."""
     # Of secrets only the names: a digest of a value could be guessed.
-    environment = tuple(sorted(spec.env.items())) + tuple((name, "") for name in spec.secrets)
+    environment = (*sorted(spec.env.items()), *[(name, "") for name in spec.secrets])
     workdir = spec.workdir_content_sha256 or spec.workdir_sha256
-    inputs = tuple((each.source, each.to) for each in spec.inputs)
+    inputs = tuple([(each.source, each.to) for each in spec.inputs])
     return _identify(spec.user, spec.image, spec.command, spec.setup, workdir, environment, inputs)
 
 

@@ -164,10 +164,10 @@ class BatchTarget:
 
     def deadline_at(self, submitted_at: float) -> float | None:
         """Return the deadline in Unix seconds, or None without one."""
-        limits = [self.finish_by_at] if self.finish_by_at is not None else []
-        if self.finish_within_s is not None:
-            limits.append(submitted_at + self.finish_within_s)
-        return min(limits, default=None)
+        if self.finish_within_s is None:
+            return self.finish_by_at
+        within_at = submitted_at + self.finish_within_s
+        return within_at if self.finish_by_at is None else min(self.finish_by_at, within_at)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -97,7 +97,7 @@ def overcharges(
     }
     for since, to in pairwise(sorted({at for at in moments if at < until} | {until})):
         present = [place for place, each in enumerate(holdings) if each.since <= since and each.until >= to]
-        total = sum(holdings[place].share for place in present)
+        total = sum([holdings[place].share for place in present])
         if total <= WHOLE:
             continue
         usd_per_h = next((price for began, ended, price in prices if began <= since < ended), 0.0)

@@ -29,7 +29,7 @@ def is_late(age_s: float, usual_s: float, seen_s: Sequence[float], others_s: Seq
     """
     if age_s < LEAST_S:
         return False
-    longer = sum(each >= age_s for each in (*seen_s, *others_s))
+    longer = sum([each >= age_s for each in (*seen_s, *others_s)])
     return PRIOR * _lasts_longer(age_s, usual_s) + longer <= LATE * (PRIOR + len(seen_s) + len(others_s))
 
 

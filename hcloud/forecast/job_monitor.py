@@ -126,6 +126,8 @@ class JobSamples:
         polls after ``since``."""
         samples, polls = self.ranks[rank], 0
         last = first = samples[-1]
+        if not last.values.get("taken_s"):  # the host took nothing since the start
+            return 0.0
         for each in reversed(samples[:-1]):
             if polls >= WINDOW * readings or first.at <= since:
                 break

@@ -118,7 +118,7 @@ class Sampling:
         if not trend.continues(sample, promised_ms):
             trend.since = sample.at
             return (*trend.record_held(), trend.record(sample))
-        missed = any(ms > promised_ms for ms in sample.latency_ms.values())
+        missed = max(sample.latency_ms.values(), default=0.0) > promised_ms
         if sample.at >= trend.recorded.at + self._gap_s(trend, changed_at, policy, missed):
             return (trend.record(sample),)
         trend.held, trend.looks = sample, trend.looks + sample.looks
@@ -196,9 +196,10 @@ def _stays(before: float | None, now: float | None) -> bool:
 def _latency_stays(before: Mapping[str, float], now: Mapping[str, float], promised_ms: float) -> bool:
     if before.keys() != now.keys():
         return False
-    return all(
-        _stays(before[name], ms) and (ms <= promised_ms) is (before[name] <= promised_ms) for name, ms in now.items()
-    )
+    for name, ms in now.items():
+        if not _stays(before[name], ms) or (ms <= promised_ms) is not (before[name] <= promised_ms):
+            return False
+    return True
 
 
 def served_as_promised(sample: UnitSample, target: Target) -> float | None:

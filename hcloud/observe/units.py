@@ -51,6 +51,8 @@ class UnitObserver:
     """What the last plan believed of applications: what jobs reach is compared with it."""
     _settled: dict[InstanceId, WorkerReport] = field(default_factory=dict)
     """By instance, the report that added nothing to its present row and units: the same report adds nothing again."""
+    _present: dict[InstanceId, tuple[Mapping[JobId, Job], frozenset[JobId]]] = field(default_factory=dict)
+    """By instance, the jobs of its units that are not paused, as long as neither row nor units change."""
     _settled_under: Policy | None = None
     """The policy under which ``_settled`` holds."""
     _missing_since: dict[str, float] = field(default_factory=dict)
@@ -79,6 +81,7 @@ class UnitObserver:
         """Drop conclusions about instances that changed, or their units."""
         for name in changed:
             self._settled.pop(name, None)
+            self._present.pop(name, None)
 
     def unsettle(self, instance_id: InstanceId) -> None:
         """Process the next report of an instance even if it is the same: recording this one failed."""
@@ -138,12 +141,11 @@ class UnitObserver:
             instance, before = machines.get(name), settled.pop(name, None)
             if instance is None:
                 continue
-            settled_units = before.units if before is not None else ()
-            new = list(self._worker_facts(worker, instance, now, policy, settled_units, observed))
+            new = list(self._worker_facts(worker, instance, now, policy, before, observed))
             batches += new
             # A report with new samples only is settled, since it has no sample twice. Any other change may have to be
             # recorded again.
-            only_samples = all(type(change) is SampleChange for batch in new for change in batch.changes)
+            only_samples = {type(change) for batch in new for change in batch.changes} <= {SampleChange}
             held = self.unit_index.owners.get(name, {}).keys()
             running = {report.id for report in worker.units if report.exit is None}
             if only_samples and name not in observed.unclear and held == running:
@@ -207,17 +209,21 @@ class UnitObserver:
         instance: Instance,
         now: float,
         policy: Policy,
-        settled: Sequence[UnitReport],
+        settled: WorkerReport | None,
         observed: ObservationRound,
     ) -> Iterator[FactBatch]:
-        """Yield what a worker's report adds. ``settled``: unit reports that add nothing (the same objects)."""
+        """Yield what a worker's report adds. ``settled``: its last report, if all of that is recorded."""
         name, held = instance.id, self.unit_index.owners.get(instance.id, {})
-        yield from self._isolated(name, name, None, facts.instance_registered(instance, worker, now), observed)
-        jobs = {job.id: job for job, each in held.values() if each.paused_at is None}
-        host = UnitHost(worker, instance, jobs, frozenset(jobs))
-        known = set(map(id, settled))
+        if settled is None or _of_machine(settled) != _of_machine(worker):
+            yield from self._isolated(name, name, None, facts.instance_registered(instance, worker, now), observed)
+        present = self._present.get(name)
+        if present is None:
+            jobs = {job.id: job for job, each in held.values() if each.paused_at is None}
+            present = self._present[name] = jobs, frozenset(jobs)
+        host = UnitHost(worker, instance, *present)
+        known = {} if settled is None else {report.id: report for report in settled.units}
         for report in worker.units:
-            if id(report) not in known:
+            if known.get(report.id) is not report:
                 owner = held.get(report.id)
                 changes = self._unit_changes(report, host, owner, policy, observed)
                 yield from self._isolated(name, report.id, owner, changes, observed)
@@ -252,7 +258,7 @@ class UnitObserver:
         job, allocation = owner
         instance_id = host.instance.id
         is_paused = allocation.paused_at is not None
-        if not is_paused:
+        if not is_paused and self._neighbours.get(report.id) is not host.job_ids:
             self._note_neighbours(report.id, job, host)
         if report.started_at is not None and allocation.started_at is None:
             folder = self.checkpoints.folder if self.checkpoints is not None else None
@@ -335,7 +341,7 @@ class UnitObserver:
         believed, job_id = self.believed.get(job.application), job.id
         if believed is None or job.spec.profile is not None:
             return
-        beside = tuple(sorted(other.application for other in host.jobs.values() if other.id != job_id))
+        beside = tuple(sorted([other.application for other in host.jobs.values() if other.id != job_id]))
         period = self._co_runs.follow(unit, sample, beside)
         if period is not None:
             yield lambda txn: record_co_run(txn, txn.job(job_id), host.instance, period, believed)
@@ -410,6 +416,11 @@ class UnitObserver:
             since = self._missing_since.setdefault(unit, now)
             if now - since >= UNIT_MISSING_S:
                 yield facts.unit_vanished(job.id, allocation.rank)
+
+
+def _of_machine(report: WorkerReport) -> tuple[object, ...]:
+    """Return what a report says of the machine itself."""
+    return (report.preempt_at, report.isolation, report.cpu_topology)
 
 
 def _only(memory: Mapping[str, Memory], known: Set[str]) -> dict[str, Memory]:

@@ -172,7 +172,10 @@ class BudgetLedger:
     def count_live(self, instances: Collection[Instance]) -> None:
         """Count live instances, with what they may still cost."""
         offers = [instance.offer for instance in instances]
-        self.usd_per_h = sum([self._usd_per_h(instance) for instance in instances], self.usd_per_h)
+        rates = [
+            each.offer.price_usd_per_h if each.offer.ends_at is None else self._usd_per_h(each) for each in instances
+        ]
+        self.usd_per_h = sum(rates, self.usd_per_h)
         self.instances += len(offers)
         self.vcpus = sum([offer.instance_type.capacity.vcpus for offer in offers], self.vcpus)
         self.per_type.update([offer.instance_type.name for offer in offers])

@@ -15,7 +15,7 @@ from math import inf
 import numpy as np
 
 from hcloud.core.model import FailureCause, InstanceId, Job, JobId, JobSpec, Market, Offer, Reason, Resources
-from hcloud.core.rows import by_number
+from hcloud.core.rows import by_number, number_of
 from hcloud.planner.budget import BudgetLedger, open_budget
 from hcloud.planner.decisions import Decisions
 from hcloud.planner.fit.job_run_times import JobRunTimes
@@ -319,7 +319,7 @@ def open_context(snapshot: Snapshot, policy: Policy, rng: np.random.Generator) -
     occupancy = snapshot.plan_cache.occupancy
     occupancy.follow(jobs)
     fleet, left_out = Fleet(snapshot.instances, snapshot.plan_cache), snapshot.left_out.jobs
-    constrained = [job for job in jobs if job.id in occupancy.constrained] if occupancy.constrained else []
+    constrained = [occupancy.rows[each] for each in sorted(occupancy.constrained, key=number_of)]
     spot = [each for each in fleet.instances if each.offer.market is Market.SPOT]
     offered = spot or any(each.market is Market.SPOT and each.available != 0 for each in snapshot.offers)
     deadlines = None

@@ -379,8 +379,10 @@ class _ExpectedLosses:
 
 def _expected_losses(context: PlanContext, permitted: _PermittedOffers) -> _ExpectedLosses | None:
     lifetimes = context.snapshot.fleet_stats.spot_lifetimes
+    if permitted.steady.all():
+        return None
     warned = any(each.preempt_at is not None for each in context.fleet.instances)
-    if permitted.steady.all() or not (warned or any(each.preempted for each in lifetimes)):
+    if not (warned or any(each.preempted for each in lifetimes)):
         return None
     risk = SpotRisk(lifetimes, context.fleet.instances, context.now)
     return _ExpectedLosses(permitted, risk, context.run_times, context.run_times.recent_median_s)

@@ -26,7 +26,7 @@ from hcloud.core.model import (
     Resources,
 )
 from hcloud.core.rows import FilteredRows, number_of, row_changes
-from hcloud.planner.queued_jobs import QueuedJobs, is_plain
+from hcloud.planner.queued_jobs import QueuedJobs, insert_sorted, is_plain
 
 Held = tuple[Job, Allocation]
 Left = tuple[float, float, float, float]
@@ -222,10 +222,10 @@ class Occupancy:
         if job.not_before_at:
             insort(self.retries, (job.not_before_at, number))
         if job.state is JobState.QUEUED and (deadline_at := job.deadline_at) is not None:
-            insort(self.due.setdefault(_shape(job), []), (deadline_at, number, job.id))
+            insert_sorted(self.due.setdefault(_shape(job), []), (deadline_at, number, job.id))
         for program, jobs in self._programs_for(job):
             numbers = _of_state(jobs.setdefault(program, ProgramJobs()), job)
-            insort(numbers, (number, job.id))
+            insert_sorted(numbers, (number, job.id))
         for held in held_by(job):
             residents = self.residents.setdefault(held.instance_id, Residents())
             at = bisect_right(residents.numbers, number)

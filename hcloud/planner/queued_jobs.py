@@ -12,7 +12,7 @@ from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from math import inf, log
-from typing import Final
+from typing import Final, TypeVar
 
 from hcloud.core.model import Job, JobId, JobSpec, JobState
 from hcloud.core.rows import number_of
@@ -27,6 +27,7 @@ NUMBER: Final = 1
 LATE_AT: Final = 2
 JOB: Final = 3
 Key = tuple[object, ...]
+Entry = TypeVar("Entry", bound=tuple[object, ...])
 
 
 def is_plain(job: Job) -> bool:
@@ -109,10 +110,10 @@ class SimilarJobs:
     def add(self, job: Job) -> None:
         """Add a job at its place in the order."""
         entry = (job.submitted_at, number_of(job.id), self._late_at(job), job)
-        _insert(self.members, entry)
+        insert_sorted(self.members, entry)
         if self._admission is not None:
             if entry[LATE_AT] > self._now:
-                _insert(self.on_time, entry)
+                insert_sorted(self.on_time, entry)
             insort(self.by_lateness, entry, key=lateness)
         if self._deadline_at is not None:
             self._deadline_at = min(self._deadline_at, _deadline_at(job))
@@ -223,8 +224,9 @@ def _span_class(job: Job) -> int | None:
     return round(log(max(1.0, deadline_at - job.submitted_at)) / log(SPAN_STEP))
 
 
-def _insert(entries: list[QueuedJob], entry: QueuedJob) -> None:
-    if not entries or entries[-1] < entry:  # nearly always the newest
+def insert_sorted(entries: list[Entry], entry: Entry) -> None:
+    """Insert ``entry``, nearly always the newest, at its place in the order."""
+    if not entries or entries[-1] < entry:
         entries.append(entry)
     else:
         insort(entries, entry)

@@ -154,6 +154,8 @@ class World:
     _speeds: dict[str, dict[str, float]] = field(default_factory=dict)
     _tasks: dict[str, JobTruth] = field(default_factory=dict)
     _conditions: dict[tuple[str, str, Market], _MachineConditions] = field(default_factory=dict)
+    _slow_drifts: dict[str, tuple[int, float]] = field(default_factory=dict)
+    """By machine, the part of its drift that changes with every sixth step, with its number."""
     phases: dict[str, Phase] = field(default_factory=dict)
     """The present phase of each unit whose program has phases."""
     _neighbour_profiles: dict[str, Sequence[float]] = field(default_factory=dict)
@@ -322,9 +324,11 @@ class World:
 
     def _straggles(self, unit_id: str) -> bool:
         share = self.truth.stragglers
+        if share <= 0:
+            return False
         if unit_id not in self._straggling:
             chances = seeded_random(self.seed, "straggler", unmarked(unit_id))
-            self._straggling[unit_id] = share > 0 and chances.random() < share
+            self._straggling[unit_id] = chances.random() < share
         return self._straggling[unit_id]
 
     def speed_on_type(self, model: ProgramModel, type_name: str) -> float:
@@ -371,7 +375,10 @@ class World:
         if not self.truth.drift:
             return 1.0
         # One part of the drift changes with each step, the other with every sixth.
-        slow = seeded_random(self.seed, "drift", machine.instance_id, step // 6).gauss(0, 0.8)
+        at, slow = self._slow_drifts.get(machine.instance_id, (-1, 0.0))
+        if at != step // 6:
+            slow = seeded_random(self.seed, "drift", machine.instance_id, step // 6).gauss(0, 0.8)
+            self._slow_drifts[machine.instance_id] = step // 6, slow
         fast = seeded_random(self.seed, "drift", machine.instance_id, step).gauss(0, 0.6)
         return math.exp(self.truth.drift * (slow + fast))
 

@@ -609,15 +609,15 @@ def _is_due_for_sampling(context: PlanContext, view: RankSamples) -> bool:
 
 def _may_be_inspected(context: PlanContext, view: RankSamples, steps: Collection[str]) -> bool:
     """Return whether a job has run for long, and none of these steps was taken for it lately."""
-    policy = context.policy.correction
-    ran_s = context.now - (view.held.started_at or context.now)
-    lately = context.now - _last_at(view.job, steps) < policy.sample_every_s
-    return "reclassify" in policy.steps and ran_s >= policy.long_running_s and not lately
+    policy, now = context.policy.correction, context.now
+    if "reclassify" not in policy.steps or now - (view.held.started_at or now) < policy.long_running_s:
+        return False
+    return now - _last_at(view.job, steps) >= policy.sample_every_s
 
 
 def _last_at(job: Job, steps: Collection[str]) -> float:
     """Return when one of these steps was last taken for a job; -inf if never."""
-    return max((each.at for each in job.corrections if each.step in steps), default=-math.inf)
+    return max([each.at for each in job.corrections if each.step in steps], default=-math.inf)
 
 
 def _sampling(context: PlanContext, view: RankSamples) -> tuple[int, bool]:

@@ -192,24 +192,18 @@ class RankSamples:
     watched: JobSamples
     expectation: RankExpectation
     instance: Instance
+    job: Job = field(init=False)
+    """The job that is judged."""
+    held: Allocation = field(init=False)
+    """The rank that represents the job."""
+    since: float = field(init=False)
+    """When its samples begin to count."""
     _assessment: Assessment | None = field(default=_UNKNOWN, repr=False)
     _deviation: Deviation | None = field(default=_UNKNOWN, repr=False)
     _slowdown: Slowdown | None = field(default=_UNKNOWN, repr=False)
 
-    @property
-    def job(self) -> Job:
-        """The job that is judged."""
-        return self.expectation.job
-
-    @property
-    def held(self) -> Allocation:
-        """The rank that represents the job."""
-        return self.expectation.held
-
-    @property
-    def since(self) -> float:
-        """When its samples begin to count."""
-        return self.expectation.since
+    def __post_init__(self) -> None:
+        self.job, self.held, self.since = self.expectation.job, self.expectation.held, self.expectation.since
 
     @property
     def samples(self) -> tuple[Sampled, ...]:
