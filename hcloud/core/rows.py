@@ -12,7 +12,8 @@ from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from functools import cache, lru_cache
-from typing import Any, Generic, Protocol, TypeVar
+from operator import attrgetter
+from typing import Generic, Protocol, TypeVar
 
 JOURNAL_MAX = 4096
 """Entries after which a new journal is started; the next comparison with an older snapshot reads all rows."""
@@ -188,8 +189,10 @@ def replace_fields(row: Record, **changes: object) -> Record:
         TypeError: a field does not exist, or the class has a ``__post_init__``, which would be skipped.
     """
     kind = type(row)
-    copy, setters = _copier(kind)  # type: ignore[arg-type]
-    made: Record = copy(row)
+    read, setters = _slots(kind)  # type: ignore[arg-type]
+    made: Record = object.__new__(kind)
+    for setter, value in zip(setters.values(), read(row), strict=True):
+        setter(made, value)
     for name, value in changes.items():
         if name not in setters:
             raise TypeError(f"{kind.__name__} has no field {name!r}; its fields are {', '.join(setters)}")
@@ -198,13 +201,9 @@ def replace_fields(row: Record, **changes: object) -> Record:
 
 
 @cache
-def _copier(kind: type) -> tuple[Callable[[object], Any], Mapping[str, _Setter]]:
-    """Return a function that copies rows of a class, and the setters of its slots."""
+def _slots(kind: type) -> tuple[Callable[[object], tuple[object, ...]], Mapping[str, _Setter]]:
+    """Return a function that reads all fields of a row of a class, which has several, and the setters of its slots."""
     if hasattr(kind, "__post_init__"):
         raise TypeError(f"{kind.__name__} has a __post_init__, which would be skipped; use dataclasses.replace")
-    setters = {each.name: getattr(kind, each.name).__set__ for each in fields(kind)}
-    # Generated code, like a dataclass's own __init__: a loop over the setters would take half as long again.
-    lines = [f"    set_{name}(made, row.{name})" for name in setters]
-    names = {"new": object.__new__, "kind": kind, **{f"set_{name}": setter for name, setter in setters.items()}}
-    exec("\n".join(["def copy(row):", "    made = new(kind)", *lines, "    return made"]), names)
-    return names["copy"], setters
+    names = [each.name for each in fields(kind)]
+    return attrgetter(*names), {name: getattr(kind, name).__set__ for name in names}

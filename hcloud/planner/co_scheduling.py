@@ -106,10 +106,10 @@ def _residents(context: PlanContext, at: int, held: Sequence[Held]) -> _Resident
         others = [other.application for other, _ in held if other is not job]
         if not job.application or not slowdowns.has_met(job.application, others):
             return None
-    chosen = {id(job) for job, _ in may}
+    chosen = {job.id for job, _ in may}
     return _Residents(
         in_turns=may,
-        others=tuple(job.application for job, _ in held if id(job) not in chosen),
+        others=tuple(job.application for job, _ in held if job.id not in chosen),
         column=column_of(context.fleet.instances[at]),
     )
 

@@ -63,14 +63,14 @@ class OfferMarket:
     """Cache of :meth:`price_for`, by seconds of work that are done again."""
     pools: dict[tuple[str, str], Amounts] = field(default_factory=dict)
     """Remaining capacity of pools shared by several offers, by provider and pool name."""
-    fits: dict[int, Mask] = field(default_factory=dict)
-    """Cache of :meth:`fitting`, by id of the group."""
+    fits: dict[JobGroup, Mask] = field(default_factory=dict)
+    """Cache of :meth:`fitting`, by group."""
     sized: dict[int, Amounts] = field(default_factory=dict)
     """Cache of :meth:`demands`, by place of the group."""
-    listed: dict[int, tuple[list[bool], list[list[float]]]] = field(default_factory=dict)
-    """Cache of :meth:`lists`, by id of the group."""
-    worths: dict[int, float] = field(default_factory=dict)
-    """Cache of :meth:`worth_usd_per_h`, by id of the group."""
+    listed: dict[JobGroup, tuple[list[bool], list[list[float]]]] = field(default_factory=dict)
+    """Cache of :meth:`lists`, by group."""
+    worths: dict[JobGroup, float] = field(default_factory=dict)
+    """Cache of :meth:`worth_usd_per_h`, by group."""
     alone: dict[int, float] = field(default_factory=dict)
     """Cache of :meth:`alone_usd_per_h`, by place of the group."""
     mapped: dict[tuple[MappingNeed, Resources], Mask] = field(default_factory=dict)
@@ -108,17 +108,17 @@ class OfferMarket:
 
     def fitting(self, group: JobGroup) -> Mask:
         """Return which offers a rank of ``group`` fits on and may run on, available or not; shape ``(M,)``."""
-        known = self.fits.get(id(group))
+        known = self.fits.get(group)
         if known is not None:
             return known
         free_size = group.aim is not None and self.suit is not None
         gpus = group.resources.gpus
         requirements = (group.demand.tobytes(), gpus, group.spot_ok, group.instance_types, group.constraints)
-        key = (id(group),) if free_size else requirements
+        key = (group,) if free_size else requirements
         if key not in self.alike:
             fits: Mask = np.logical_and.reduce(self.capacity + SLACK >= self.demands(group), axis=1)
             self.alike[key] = fits & self.permitted(group)
-        self.fits[id(group)] = self.alike[key]
+        self.fits[group] = self.alike[key]
         return self.alike[key]
 
     def demands(self, group: JobGroup) -> Amounts:
@@ -218,17 +218,17 @@ class OfferMarket:
 
     def lists(self, group: JobGroup) -> tuple[list[bool], list[list[float]]]:
         """Return :meth:`serving` and :meth:`taken` as plain lists by offer."""
-        known = self.listed.get(id(group))
+        known = self.listed.get(group)
         if known is None:
-            known = self.listed[id(group)] = (self.serving(group).tolist(), self.taken(group).tolist())
+            known = self.listed[group] = (self.serving(group).tolist(), self.taken(group).tolist())
         return known
 
     def worth_usd_per_h(self, group: JobGroup) -> float:
         """Return the price of the cheapest obtainable instance for one rank of ``group``; 0 if there is none."""
-        worth = self.worths.get(id(group))
+        worth = self.worths.get(group)
         if worth is None:
             prices = self.price_for(group)[self.obtainable_places(group)]
-            worth = self.worths[id(group)] = float(np.minimum.reduce(prices)) if prices.size else 0.0
+            worth = self.worths[group] = float(np.minimum.reduce(prices)) if prices.size else 0.0
         return worth
 
     def alone_usd_per_h(self, group: JobGroup) -> float:

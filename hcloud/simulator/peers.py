@@ -132,13 +132,13 @@ def _serve(peer: PeerTool, context: PlanContext) -> None:
     """Place jobs that fit, let others wait for booting machines, launch machines for the rest, in the peer's order."""
     view = BuyingView(context=context, offer_market=open_market(context), markets=peer.markets)
     context.fleet.expect_release(context.decisions.stopping)
-    refusals: dict[int, Reason] = {}
+    refusals: dict[JobGroup, Reason] = {}
     for job in sorted(context.waiting.all_jobs(), key=peer.order):
         group = context.group_of(job)
         if job.not_before_at > context.now:
             text = f"retrying in {seconds(job.not_before_at - context.now)}"
             context.decisions.wait(job, "backoff_until", lambda text=text: Reason(code="backoff_until", text=text))  # type: ignore[misc]
-        elif (refusal := refusals.get(id(group)) or context.reservations.user_cap(job)) is not None:
+        elif (refusal := refusals.get(group) or context.reservations.user_cap(job)) is not None:
             _record_refusal(context, job, refusal)
         elif (peer.blocks and view.unserved) or not _place_or_claim(peer, context, job, group):
             view.unserved.append((job, group))
@@ -232,7 +232,7 @@ def _paid(context: PlanContext, job: Job, group: JobGroup, places: Sequence[int]
 
 
 # -------------------------------------------------------------------------------------------------------------- buying
-def _buy(peer: PeerTool, view: BuyingView, refusals: dict[int, Reason]) -> None:
+def _buy(peer: PeerTool, view: BuyingView, refusals: dict[JobGroup, Reason]) -> None:
     blocked: Reason | None = None
     while view.unserved:
         job, group = view.unserved[0]
@@ -240,13 +240,13 @@ def _buy(peer: PeerTool, view: BuyingView, refusals: dict[int, Reason]) -> None:
         if (capped := view.context.reservations.user_cap(job)) is not None:
             _record_refusal(view.context, job, capped)
             continue
-        refusal = blocked or group.state.stuck or refusals.get(id(group))
+        refusal = blocked or group.state.stuck or refusals.get(group)
         # Behind a blocking job, room for this one has not been tried yet.
         if refusal is None and not (peer.blocks and _place_or_claim(peer, view.context, job, group)):
             refusal = group.state.stuck or _buy_for(peer, view, job, group)
         if refusal is None:
             continue
-        refusals[id(group)] = refusal
+        refusals[group] = refusal
         _record_refusal(view.context, job, refusal)
         if peer.blocks and refusal.code != "impossible":
             blocked = Reason(code="behind", text=f"queued behind {job.id}, for which no machine is available")

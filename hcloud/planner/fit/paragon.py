@@ -125,13 +125,11 @@ def _least_disturbed(
 ) -> tuple[Places, bool]:
     """Return the machines of ``among`` left after applying the constraints, and whether the search was cut short.
 
-    A constraint that leaves none is skipped, unless it must hold: then no machine is returned. A set of machines is one
-    integer with a bit per machine, since there are few machines with room and many constraints.
+    A constraint that leaves none is skipped, unless it must hold: then no machine is returned.
     """
     count, places = len(pressure.sources), among.nonzero()[0]
-    holds = np.packbits(pressure.state.take(places, axis=1) >= newcomer.bounds[:, None], axis=1)
-    width, data = holds.shape[1], holds.tobytes()
-    left, cut_short = int.from_bytes(np.packbits(np.ones(places.size, dtype=np.bool_)).tobytes()), False
+    holds = pressure.state.take(places, axis=1) >= newcomer.bounds[:, None]
+    left, cut_short = np.ones(places.size, dtype=np.bool_), False
     # Constraints that must hold (those of residents) are applied first.
     constraints = newcomer.hardest
     if not neighbours_too:
@@ -141,13 +139,12 @@ def _least_disturbed(
             cut_short = True
             break
         work_cells -= among.size
-        kept = left & int.from_bytes(data[constraint * width : (constraint + 1) * width])
-        if kept:
+        kept = left & holds[constraint]
+        if np.count_nonzero(kept):
             left = kept
         elif constraint < count and not neighbours_too:
             return places[:0], cut_short
-    bits = np.frombuffer(left.to_bytes(width), dtype=np.uint8)
-    return places[np.unpackbits(bits, count=places.size).nonzero()[0]], cut_short
+    return places[left], cut_short
 
 
 def _best(
