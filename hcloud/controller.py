@@ -204,6 +204,7 @@ class Controller:
         fired = self.schedules.fire(self.lease)
         self.last_snapshot = self.snapshot()
         self.observer.units.believed = self.last_snapshot.applications
+        self.observer.units.slowdowns = self.last_snapshot.slowdowns
         self.beliefs.record_prediction_errors(self.lease)
         plan = self.quarantine.plan(self.planner, self.last_snapshot, self.policy, self.rng, self._keep_lease)
         self.planned_starts, self.unprofiled = plan.planned_starts, plan.unprofiled

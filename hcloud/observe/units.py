@@ -12,6 +12,7 @@ from hcloud.apply.kept_checkpoints import restored_checkpoint_at
 from hcloud.apply.task_runs import new_ends
 from hcloud.apply.unit_index import UnitIndex, UnitOwner
 from hcloud.classifier.interference import UNKNOWN_LOSS, NeighbourLoss, neighbour_loss
+from hcloud.classifier.slowdown.forecasts import NOTHING_OBSERVED, SlowdownForecasts
 from hcloud.core.estimates import Classification
 from hcloud.core.model import Allocation, EventKind, FailureCause, Instance, InstanceId, Job, JobId, ServiceTarget
 from hcloud.core.rows import number_of
@@ -49,6 +50,8 @@ class UnitObserver:
     """Where checkpoints of running units are kept; None: nowhere, as no programs run."""
     believed: Mapping[str, Classification] = field(default_factory=dict)
     """What the last plan believed of applications: what jobs reach is compared with it."""
+    slowdowns: SlowdownForecasts = NOTHING_OBSERVED
+    """What neighbours cost by what was observed of these very programs, as the last plan knew it."""
     _settled: dict[InstanceId, WorkerReport] = field(default_factory=dict)
     """By instance, the report that added nothing to its present row and units: the same report adds nothing again."""
     _present: dict[InstanceId, tuple[Mapping[JobId, Job], frozenset[JobId]]] = field(default_factory=dict)
@@ -353,8 +356,12 @@ class UnitObserver:
             return
         totals, known = self._totals.get(unit, UnitTotals()), self.believed.get(job.application)
         self._neighbours[unit] = host.job_ids
-        others = [self.believed.get(host.jobs[each].application) for each in sorted(host.job_ids - {job.id})]
-        loss = neighbour_loss(known, others) if known is not None else UNKNOWN_LOSS
+        others = [host.jobs[each].application for each in sorted(host.job_ids - {job.id})]
+        loss = UNKNOWN_LOSS
+        if known is not None:
+            by_pressure = neighbour_loss(known, [self.believed.get(each) for each in others])
+            column = f"{host.instance.offer.provider}/{host.instance.offer.instance_type.name}"
+            loss = self.slowdowns.loss(job.application, others, column, by_pressure)
         worst = totals.beside.worst if totals.beside is not None else loss
         if others or totals.beside is not None:
             beside = NeighbourLoss(worst=max(worst, loss, key=lambda each: each.high), is_steady=before is None)

@@ -229,7 +229,8 @@ def _resumed(event: Event) -> Iterator[TimelineStep]:
 def _unit_ended(event: Event) -> Iterator[TimelineStep]:
     f, started_at = event.fields, _number(event, "started_at")
     ran = f" after {seconds(event.at - started_at)}" if started_at is not None else " before it started"
-    how = "succeeded" + (f" {f['detail']}" if f.get("detail") else "")
+    detail = str(f.get("detail") or "")
+    how = " ".join(["succeeded", detail] if detail.startswith("though") else [detail or "succeeded"])
     if f.get("cause"):
         how = failure(str(f["cause"]), f.get("exit_code"), f.get("detail"))
     yield _line(event, "unit_ended", f"rank {f.get('rank')} on {event.instance_id} {how}{ran}")

@@ -11,6 +11,7 @@ from numpy.random import default_rng
 
 from hcloud.classifier.applications import identify, row_name
 from hcloud.classifier.slowdown.forecasts import NOTHING_OBSERVED
+from hcloud.core.co_runs import CoRun
 from hcloud.core.estimates import Measure
 from hcloud.core.model import (
     BatchTarget,
@@ -140,6 +141,27 @@ def test_how_fast_jobs_ran_beside_each_other_is_recorded_and_learnt(site: Deploy
     learnt = site.scene.controller.slowdowns
     site.until(lambda: site.scene.controller.last_snapshot.slowdowns.has_met(name, [name]), cycles=100)
     assert learnt.quarantine.left_out(site.scene.clock.now()).stages == {}
+
+
+def test_what_neighbours_were_observed_to_cost_explains_a_slow_run(site: Deployment) -> None:
+    hook, scene = ProgressHook(file="p"), site.scene
+    (first,) = site.submit("sleep", "30", target=PROMISE, progress=hook)
+    until_ended(site, first)
+    placement = replace(scene.controller.policy.placement, neighbours="observed")
+    scene.controller.policy = replace(scene.controller.policy, placement=placement)
+    name = row_name(scene.store.job(first.id).application)
+    record = CoRun(
+        application=name, neighbours=(name,), type_column="mock/m.one", log_speed=math.log(0.3), doubt=0.05,
+        seconds=600.0, periods=20, observed_at=scene.clock.now(),
+    )  # fmt: skip
+    with scene.store.transaction(scene.clock.now()) as txn:
+        txn.add_co_run(record)
+    site.until(lambda: scene.controller.last_snapshot.slowdowns.has_met(name, [name]), cycles=200)
+    jobs = site.submit("sleep", "30", count=2, target=PROMISE, progress=hook)
+    until_ended(site, *jobs)
+    said = [e.fields for e in site.events(EventKind.PREDICTION) if e.job_id in {job.id for job in jobs}]
+    losses = [float(str(each["predicted"])) for each in said if each["question"] == "loss"]
+    assert max(losses) > 50.0, "by pressures it would be small"
 
 
 def test_on_two_machines_each_rank_is_held_against_its_own_part(site: Deployment) -> None:

@@ -104,6 +104,14 @@ def test_a_failed_unit_is_shown_with_its_exit_code_if_it_has_one() -> None:
         assert any(text in line.text for line in lines), lines
 
 
+def test_a_unit_that_was_stopped_did_not_succeed() -> None:
+    killed = "though a process of it was killed"
+    for detail, said in (("stopped on request", "stopped on request"), (killed, f"succeeded {killed}")):
+        ended = replace(EVENTS[6], fields={**EVENTS[6].fields, "detail": detail})
+        lines = job_timeline(running(1, machine(1)), [*EVENTS[:6], ended], [machine(1)])
+        assert any(line.text.startswith(f"rank 0 on inst-1 {said} after") for line in lines), lines
+
+
 def test_an_attempt_says_how_much_of_the_work_before_is_done_again() -> None:
     events = [
         _event(1, EventKind.UNIT_STARTED, job="job-1", on="inst-1", attempt="job-1.1", rank=0),

@@ -27,14 +27,16 @@ from hcloud.classifier.slowdown.table import (
     Floats,
     SlowdownModel,
 )
-from hcloud.core.co_runs import CoRun
-from hcloud.core.estimates import Classification
+from hcloud.core.co_runs import LEAST_SPEED, CoRun
+from hcloud.core.estimates import Classification, Estimate
 
 FOLDS = 3
 LEAST_GROUPS = 12
 """With fewer different groups of programs nothing can be held out, and the pair table alone is used."""
 PERIOD_NOISE = 0.1
 """Standard deviation of the logarithm of a program's speed from one period to another."""
+WITHIN_80 = 1.2815515655446004
+"""80 % limits, in standard deviations."""
 _ANSWERS_KEPT = 20_000
 
 
@@ -169,6 +171,18 @@ class SlowdownForecasts:
         """Return whether an application was observed beside one of some neighbours (values of ``Job.application``)."""
         met = self.companions.get(row_name(application))
         return met is not None and any(row_name(each) in met for each in neighbours)
+
+    def loss(self, application: str, neighbours: Collection[str], type_column: str, by_pressure: Estimate) -> Estimate:
+        """Return the share of performance (0..1) that neighbours cost an application, with 80 % limits.
+
+        ``by_pressure``: what pressures alone predict; returned if the application was not observed beside any of them.
+        """
+        if "" in neighbours or not self.has_met(application, neighbours):
+            return by_pressure
+        longer = by_pressure.value / max(LEAST_SPEED, 1.0 - by_pressure.value)
+        mean, deviation = self.slowdown(application, neighbours, type_column, longer)
+        value, low, high = (-math.expm1(-max(0.0, mean + side * WITHIN_80 * deviation)) for side in (0.0, -1.0, 1.0))
+        return Estimate(value, low, high)
 
     def slowdown(
         self, application: str, neighbours: Collection[str], type_column: str, longer_by_pressure: float
