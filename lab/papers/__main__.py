@@ -58,7 +58,7 @@ def reproduce(
     pictures: bool,
     out: Path,
 ) -> None:
-    """Run the experiments of HCloud, Paragon, ARQ, Quasar, ESP, Mage, Tarcil and 3Sigma and write one page with them.
+    """Run the experiments of HCloud, Paragon, ARQ, Quasar, iBench, ESP, Mage, Tarcil and 3Sigma and write a page.
 
     CHAPTERS selects chapters (default: all). Results of the same size in `results/` next to the page are reused, case
     by case and seed by seed, so an interrupted run can be resumed.

@@ -19,7 +19,7 @@ from hcloud.simulator.qos_losses import UnitRun, unit_runs
 from hcloud.simulator.workload import Workload
 from hcloud.spec.policy import Policy
 from lab.papers.allocation import FULL, finished, setting_on
-from lab.papers.clusters import LARGE, ORACLE_QUEUES, PATIENT_QUEUES, scheduler
+from lab.papers.clusters import LARGE, ORACLE, PATIENT_QUEUES, scheduler
 from lab.papers.study import (
     Case,
     Claim,
@@ -160,7 +160,7 @@ def _orders() -> Figure:
 def large_numbers(name: str, size: RunSize, seed: int, within: Path | None) -> Numbers:
     """Return how many jobs keep their QoS, or lose less than a tenth, on the large cluster when it is oversubscribed;
     and what is known of when servers become free."""
-    setting = replace(setting_on(LARGE[-1], name, seed, size), oracle=name in (ORACLE_QUEUES, PATIENT_QUEUES))
+    setting = replace(setting_on(LARGE[-1], name, seed, size), oracle=name in (ORACLE, PATIENT_QUEUES))
     found = finished(name, setting, within)
     running = np.array([each.running for each in found.outcome.performance])
     runs = [run for mine in unit_runs(found.events).on.values() for run in mine]
@@ -217,7 +217,7 @@ def _off(seed: Mapping[str, Numbers], name: str) -> float:
 
 
 def _large() -> Figure:
-    names = ("Paragon", "Paragon+ARQ", PATIENT_QUEUES)
+    names = ("Paragon", "Paragon+ARQ", ORACLE, PATIENT_QUEUES)
     return Figure(
         name="arq-large",
         title="Admission queues on 1,000 servers of 14 types, oversubscribed with a burst",
@@ -228,15 +228,19 @@ def _large() -> Figure:
             "log_normal_off_pct", "one_free_s", "some_free_s", "freed_in_time_pct", "freed_in_time_all_known_pct",
         ),
         claims=(
-            *(
-                Claim(
-                    text=f"admission by quality keeps QoS for more jobs{added}",
-                    published="22 points (83 % of jobs beside 61 %)",
-                    ours=points_more(name, "Paragon", "qos_kept_pct"),
-                    effect=Effect(22.0),
-                    unit="points",
-                )
-                for name, added in (("Paragon+ARQ", ""), (PATIENT_QUEUES, " (told the truth, patient)"))
+            Claim(
+                text="admission by quality keeps QoS for more jobs",
+                published="22 points (83 % of jobs beside 61 %)",
+                ours=points_more("Paragon+ARQ", "Paragon", "qos_kept_pct"),
+                effect=Effect(22.0),
+                unit="points",
+            ),
+            Claim(
+                text="the same, both told the truth, where jobs wait for up to ten of their run times",
+                published="22 points (83 % of jobs beside 61 %)",
+                ours=points_more(PATIENT_QUEUES, ORACLE, "qos_kept_pct"),
+                effect=Effect(22.0),
+                unit="points",
             ),
             Claim(
                 text="with it jobs lose less than a tenth",

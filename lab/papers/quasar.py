@@ -117,7 +117,7 @@ def _on_forty(name: str, arrivals: Any) -> Case:
 
 
 SINGLE, FRAMEWORKS, SERVED = (
-    replace(_on_forty("one batch job at a time", _single_jobs), guessed=True),
+    replace(_on_forty("one job at a time", _single_jobs), guessed=True),
     replace(_on_forty("frameworks", _frameworks), guessed=True),
     _on_forty("services", _served),
 )
@@ -179,7 +179,7 @@ def _jobs() -> Figure:
             return 100.0 * (1.0 - before / after)
 
         return Claim(
-            text=f"Quasar takes less time than what users or frameworks ask for, placed least loaded ({case.label})",
+            text=f"Quasar takes less time than what users ask for, placed least loaded ({case.label})",
             published=f"{published:g} % less on average{most}",
             ours=ours,
             effect=Effect(published),
@@ -188,7 +188,7 @@ def _jobs() -> Figure:
 
     def near(case: Case, published: float, name: str = JOINT) -> Claim:
         return Claim(
-            text=f"{name} comes near the best performance ({case.label})",
+            text=f"{name}: near the best performance ({case.label})",
             published=f"within {published:g} %",
             ours=lambda seed: 100.0 - seed[f"{name}, {case.label}"]["framework_pct"],
             holds=lambda value: value <= published,
