@@ -53,6 +53,7 @@ class ReportName(StrEnum):
     DECISIONS = "decisions"
     RIGHT_SIZING = "right-sizing"
     FOCUS = "focus"
+    NEIGHBOURS = "neighbours"
     RUN_TIMES = "run-times"
 
 
@@ -213,18 +214,21 @@ async def report(
         IdleCost.SEPARATE
     ),
 ) -> Response:
-    """Compute a report from the event log; by ``image``, which only a job's owner may see, for admins only."""
+    """Compute a report from the event log, of neighbours from co-run records; by ``image``, which only a job's owner
+    may see, for admins only."""
     if by == "image":
         caller.require_admin("see the images of all jobs")
     if since is not None and until is not None and since > until:
         raise BadInput(f"since ({utc_text(round(since))}) is after until ({utc_text(round(until))}); swap them")
 
     def computed() -> dict[str, Any]:
-        events, now = context.store.iter_events(kinds=report_kinds(name.value, of)), context.clock.now()
-        shares_idle = idle is IdleCost.SHARE
+        kinds, now, shares_idle = report_kinds(name.value, of), context.clock.now(), idle is IdleCost.SHARE
+        events = context.store.iter_events(kinds=kinds) if kinds else ()
+        records = [record for _, record in context.store.co_runs()] if name is ReportName.NEIGHBOURS else ()
         table = build_report(
-            name.value, events, now, of=of, by=by, since=since, until=until, zone=zone, shares_idle=shares_idle
-        )
+            name.value, events, now,
+            of=of, by=by, since=since, until=until, zone=zone, shares_idle=shares_idle, co_runs=records,
+        )  # fmt: skip
         return dict(table.to_json())
 
     return await context.long_work.response(dict[str, Any], computed, at_once=caller.is_admin)

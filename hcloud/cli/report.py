@@ -69,14 +69,15 @@ def report(
     accuracy: errors of predicted speed, tolerated and caused pressures and losses, and how often their limits hold;
     accuracy --of runtime: how often the run times recorded at the start of each job held, by what they were based on;
     decisions: placements compared in hindsight with their alternatives;
+    neighbours: how fast programs ran beside which others, from which their slowdowns are learnt;
     run-times: how often runs ended within the limits predicted when their jobs were submitted.
 
     Cost, performance and savings are grouped --by job (an array is one), task, user, tag:KEY, framework, checkpoint,
     gpus, image (admins only), pool, market or day.
     Right-sizing is grouped --by program, user or job. Accuracy is grouped --by quantity, application, question, type,
     user or day, of runtime --by feature, user, application or day; decisions by job, user, type, constraint or day;
-    run-times by history (known runs of the program), user, application or day. Running machines and unfinished jobs
-    count up to now.
+    run-times by history (known runs of the program), user, application or day; neighbours by program. Running machines
+    and unfinished jobs count up to now.
     """
     if picture is not None:
         check_picture(picture)

@@ -44,6 +44,14 @@ class CoRun:
         """Identify the record."""
         return (self.application, self.neighbours, self.type_column)
 
+    def lost(self, alone: CoRun | None) -> float:
+        """Return the share (0..1) of its speed that the program lost to these neighbours.
+
+        ``alone``: what was observed of it alone on the type; None: nothing, so that its expected speed counts.
+        """
+        base = 0.0 if alone is None else alone.log_speed
+        return 1.0 - math.exp(min(0.0, self.log_speed - base))
+
     def then(self, later: CoRun) -> CoRun:
         """Return the record with a later period of the same program, neighbours and type added."""
         weight = later.periods / min(self.periods + later.periods, MOST_COUNTED)

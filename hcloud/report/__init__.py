@@ -1,5 +1,5 @@
 """Reports computed from the event log alone: cost, performance, savings, utilisation, commitments, accuracy,
-decisions, run times, right sizes, and the cost in the FOCUS format.
+decisions, run times, right sizes, and the cost in the FOCUS format. Neighbours are reported from co-run records.
 
 Each report reads the log once, in order. The log must start at its first event, even for a report of a later period:
 earlier events determine which machines are running when the period starts.
@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import NamedTuple
 
+from hcloud.core.co_runs import CoRun
 from hcloud.core.errors import BadInput
 from hcloud.core.model import Event, EventKind
-from hcloud.report import decisions, right_sizing, run_time_accuracy, run_times
+from hcloud.report import decisions, neighbours, right_sizing, run_time_accuracy, run_times
 from hcloud.report.accuracy import ACCURACY_KINDS, GROUPINGS, accuracy_table
 from hcloud.report.commitments import COMMITMENT_KINDS, CommitmentsTable
 from hcloud.report.cost import COST_KINDS, SAVINGS_KINDS, CostTable, SavingsTable, SharedCostTable
@@ -56,6 +58,7 @@ _REPORTS: dict[str, tuple[_Build, str, frozenset[EventKind]]] = {
     "decisions": (decisions.decisions_table, "job", decisions.DECISION_KINDS),
     "right-sizing": (right_sizing.right_sizing_table, "program", right_sizing.RIGHT_SIZING_KINDS),
     "focus": (focus_table, "day", FOCUS_KINDS),
+    "neighbours": (partial(neighbours.neighbours_table, ()), "program", frozenset()),
     "run-times": (run_times.run_times_table, "history", run_times.RUN_TIME_KINDS),
 }
 # What else a report may be about: by report and subject.
@@ -73,6 +76,7 @@ _OWN_GROUPINGS = {
     "run-times": run_times.GROUPINGS,
     "right-sizing": right_sizing.GROUPINGS,
     "focus": ("day",),
+    "neighbours": neighbours.GROUPINGS,
 }
 _FURTHER_GROUPINGS = {"utilisation": (BY_ACCOUNT,)}
 REPORT_NAMES: tuple[str, ...] = tuple(_REPORTS)
@@ -94,12 +98,14 @@ def build_report(
     until: float | None = None,
     zone: str = "UTC",
     shares_idle: bool = False,
+    co_runs: Iterable[CoRun] = (),
 ) -> ReportTable:
     """Return a report for the period from ``since`` (None: the start of the log) to ``until`` (None: ``now``).
 
     Times are Unix seconds; ``until`` is at most ``now``. ``of``: what the report is about, if not what it usually is;
     ``runtime`` for accuracy. ``by`` is what a row stands for (None: the report's default). Days, and times in the
     title, are of the time ``zone``. ``shares_idle``: the cost report shares idle and boot cost among jobs.
+    ``co_runs``: all co-run records, for neighbours.
     Reports are grouped by ``job``, ``user``, ``tag:KEY``, ``pool``, ``market`` or ``day``, utilisation also by
     ``account``; accuracy, decisions and run-times have groupings of their own (``GROUPINGS`` of their modules).
 
@@ -110,6 +116,8 @@ def build_report(
     if shares_idle and name != "cost":
         raise BadInput(f"only the cost report shares idle cost, not {name}")
     build = _alone(SharedCostTable) if shares_idle else build
+    if name == "neighbours":
+        build = partial(neighbours.neighbours_table, co_runs)
     zone_of(zone)
     own = _OWN_GROUPINGS.get(name if of is None else f"{name} of {of}")
     if own is not None:

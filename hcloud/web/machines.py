@@ -248,20 +248,17 @@ def neighbour_losses(use: MachineUse, snapshot: Snapshot, records: Mapping[CoRun
     offer = use.instance.offer
     column, found = f"{offer.provider}/{offer.instance_type.name}", []
     for job in use.jobs:
-        others = [each for each in use.jobs if each is not job]
+        others = [each for each in use.jobs if each is not job and not _is_paused(each, use.id)]
         known = snapshot.applications.get(job.application)
         expected = high = None
         source = "nothing is known of it yet"
         if known is not None:
-            loss = neighbour_loss(known, [snapshot.applications.get(each.application) for each in others])
-            expected, high, source = loss.value, loss.high, "pressures on shared resources"
             names = [each.application for each in others]
-            if others and snapshot.slowdowns.has_met(job.application, names):
-                longer = loss.value / max(1e-9, 1.0 - loss.value)
-                slowdown = snapshot.slowdowns.slowdown(job.application, names, column, longer)
-                expected = 1.0 - math.exp(-slowdown.mean)
-                high = 1.0 - math.exp(-(slowdown.mean + 1.28 * slowdown.deviation))
-                source = "what was observed of these programs"
+            by_pressure = neighbour_loss(known, [snapshot.applications.get(each) for each in names])
+            loss = snapshot.slowdowns.loss(job.application, names, column, by_pressure)
+            expected, high, source = loss.value, loss.high, "what was observed of these programs"
+            if loss is by_pressure:
+                source = "pressures on shared resources"
         measured, measured_s = _measured_loss(job, others, column, records)
         found.append(
             NeighbourView(
@@ -277,6 +274,11 @@ def neighbour_losses(use: MachineUse, snapshot: Snapshot, records: Mapping[CoRun
             )
         )
     return found
+
+
+def _is_paused(job: Job, instance_id: str) -> bool:
+    held = job.attempt.allocations if job.attempt is not None else ()
+    return any(each.paused_at is not None for each in held if each.instance_id == instance_id)
 
 
 def _cpus_on(job: Job, instance_id: str) -> str:
@@ -295,9 +297,7 @@ def _measured_loss(
     record = records.get((name, beside, column))
     if record is None:
         return None, 0.0
-    alone = records.get((name, (), column))
-    base = 0.0 if alone is None else alone.log_speed
-    return 1.0 - math.exp(min(0.0, record.log_speed - base)), record.seconds
+    return record.lost(records.get((name, (), column))), record.seconds
 
 
 def _chart(context: ApiContext, caller: Caller, use: MachineUse, now: float) -> str:

@@ -282,6 +282,7 @@ def test_report_survives_json_and_csv(log: LogBuilder) -> None:
     for name in REPORT_NAMES:
         own = {"accuracy": ("question", "day"), "decisions": ("job", "constraint", "day")}
         own |= {"run-times": ("history", "application", "day"), "right-sizing": ("program", "job"), "focus": ("day",)}
+        own["neighbours"] = ("program",)
         for by in own.get(name, ("job", "tag:cost_usd", "day")):
             table = build_report(name, iter(log.events), 1000.0, by=by)
             assert ReportTable.from_json(table.to_json()) == table

@@ -164,6 +164,11 @@ def test_losses_by_neighbours_are_expected_by_pressures_and_shown_beside_what_wa
     assert sensitive.beside == (two.id,)
     assert sensitive.measured == pytest.approx(0.393, abs=0.001)
     assert (sensitive.measured_s, robust.measured) == (120.0, None)
+    assert two.attempt is not None
+    (held,) = two.attempt.allocations
+    use.jobs = [one, replace(two, attempt=replace(two.attempt, allocations=(replace(held, paused_at=1.0),)))]
+    assert neighbour_losses(use, snapshot, {})[0].beside == (), "the other one is paused"
+    use.jobs = [one, two]
     unknown = neighbour_losses(use, Snapshot(now=0.0), {})
     assert [(each.expected, each.source) for each in unknown] == [(None, "nothing is known of it yet")] * 2
 
