@@ -121,21 +121,28 @@ class _Admission:
     def add_similar(self, similar: SimilarJobs) -> None:
         """Add queued jobs that differ in age only. The group of a job changes at most once as it waits."""
         context, members = self.context, similar.members
-        group, newest = context.group_of(similar.first), context.group_of(members[-1][JOB])
+        group = context.group_of(similar.first)
+        newest = context.group_of(members[-1][JOB]) if context.regroups_as_it_waits else group
         split = len(members)
         if newest is not group:
             split = bisect_left(members, True, key=lambda each: context.group_of(each[JOB]) is newest)
         common, deadline_at = (self.precedence(similar.first), similar.wait_code), similar.deadline_at
         if self.by_quality is None:
             self._add(group, *common, members, stop=split, bounds=(-inf, deadline_at))
-            self._add(newest, *common, members, start=split, bounds=(-inf, deadline_at))
+            if newest is not group:
+                self._add(newest, *common, members, start=split, bounds=(-inf, deadline_at))
             return
         similar.rank(self._run_time(group), context.policy.admission, context.now)
         members, late, on_time = similar.members, similar.late, similar.on_time
-        newer_late = sorted([each for each in members[split:] if each[LATE_AT] <= context.now], key=lateness)
-        newer = bisect_left(on_time, members[split][:LATE_AT]) if split < len(members) else len(on_time)
-        left_out = frozenset([each[NUMBER] for each in newer_late])
         bounds = (similar.by_lateness[late][LATE_AT] if late < len(members) else inf, deadline_at)
+        if newest is group:
+            if late:
+                self._add(group, *common, similar.by_lateness, stop=late, late=True, bounds=bounds)
+            self._add(group, *common, on_time, bounds=bounds)
+            return
+        newer_late = sorted([each for each in members[split:] if each[LATE_AT] <= context.now], key=lateness)
+        newer = bisect_left(on_time, members[split][:LATE_AT])
+        left_out = frozenset([each[NUMBER] for each in newer_late])
         self._add(group, *common, similar.by_lateness, stop=late, late=True, left_out=left_out, bounds=bounds)
         self._add(newest, *common, newer_late, late=True)
         self._add(group, *common, on_time, stop=newer, bounds=bounds)

@@ -189,6 +189,11 @@ class PlanContext(PlanInputs):
         hybrid = self.strategy.hybrid
         return self.late is not None or bool(self.topology.users) or (hybrid is not None and hybrid.is_random)
 
+    @property
+    def regroups_as_it_waits(self) -> bool:
+        """Whether the group of a queued job may change as it waits: by what it maps to, or by the risk of spot."""
+        return self.strategy.hybrid is not None or self.spot_deadlines is not None
+
     def slack_left_s(self, job: Job) -> float:
         """Return for how many seconds ``job`` may still wait for a suitable instance; inf without estimates."""
         return self.suit.slack_left_s(job, self.queued_at(job)) if self.suit is not None else inf

@@ -107,8 +107,8 @@ class SimilarJobs:
             self._deadline_at = min([_deadline_at(each[JOB]) for each in self.members])
         return self._deadline_at
 
-    def add(self, job: Job) -> None:
-        """Add a job at its place in the order."""
+    def add(self, job: Job, deadline_at: float) -> None:
+        """Add a job at its place in the order; ``deadline_at``: inf without one."""
         entry = (job.submitted_at, number_of(job.id), self._late_at(job), job)
         insert_sorted(self.members, entry)
         if self._admission is not None:
@@ -116,7 +116,7 @@ class SimilarJobs:
                 insert_sorted(self.on_time, entry)
             insort(self.by_lateness, entry, key=lateness)
         if self._deadline_at is not None:
-            self._deadline_at = min(self._deadline_at, _deadline_at(job))
+            self._deadline_at = min(self._deadline_at, deadline_at)
 
     def remove(self, job: Job) -> None:
         """Remove a job, given by the row that was added."""
@@ -184,12 +184,12 @@ class QueuedJobs:
 
     def add(self, job: Job) -> None:
         """Add a job for which :func:`is_plain` holds."""
-        spec = job.spec
+        spec, deadline_at = job.spec, job.deadline_at
         tags = tuple(sorted(spec.tags.items())) if spec.tags else ()
         count = job.run.count if job.run is not None else 1
         key = (
             requirements(spec),
-            _span_class(job),
+            None if deadline_at is None else _span_class(deadline_at - job.submitted_at),
             job.application,
             spec.priority,
             spec.user,
@@ -202,7 +202,7 @@ class QueuedJobs:
             similar = SimilarJobs(key, spec.target.kind == "best_effort", spec.priority, job.wait_code)
             self._by_key[key] = similar
         self._by_id[job.id] = similar
-        similar.add(job)
+        similar.add(job, inf if deadline_at is None else deadline_at)
 
     def remove(self, job: Job) -> None:
         """Remove a job, given by the row that was added."""
@@ -215,13 +215,11 @@ class QueuedJobs:
 SPAN_STEP: Final = 1.25
 """Times from submission to deadline within such a factor count as alike, so that a queue in which every job has another
 deadline has few kinds. Only how risky spot is for them depends on it."""
+_LOG_STEP: Final = log(SPAN_STEP)
 
 
-def _span_class(job: Job) -> int | None:
-    deadline_at = job.deadline_at
-    if deadline_at is None:
-        return None
-    return round(log(max(1.0, deadline_at - job.submitted_at)) / log(SPAN_STEP))
+def _span_class(span_s: float) -> int:
+    return round(log(max(1.0, span_s)) / _LOG_STEP)
 
 
 def insert_sorted(entries: list[Entry], entry: Entry) -> None:
