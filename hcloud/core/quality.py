@@ -205,10 +205,12 @@ class TypeQuality:
     def renewed(self, observed: Mapping[tuple[str, str], Sequence[Observed]]) -> TypeQuality:
         """Return a copy with the observations (oldest first) of these types (provider, name) replaced."""
         found: dict[tuple[str, ...], list[float]] = {}
-        for (provider, name), instances in observed.items():
+        for kind, instances in observed.items():
+            if instances:
+                found[kind] = [delivered for _, _, delivered in instances]
             for market, region, delivered in instances:
-                for key in _keys(provider, name, market, region):
-                    found.setdefault(key, []).append(delivered)
+                found.setdefault((*kind, market), []).append(delivered)
+                found.setdefault((*kind, market, region), []).append(delivered)
         others = {key: values for key, values in self.by_key.items() if key[:2] not in observed}
         still_valid = {cache_key: q90 for cache_key, q90 in self._reached.items() if cache_key[:2] not in observed}
         replaced = {key: tuple(values[-RECENT:]) for key, values in found.items()}

@@ -19,6 +19,7 @@ PRIOR = 20.0
 P95_OF_USUAL = 4.0
 """Assumed 95th percentile of boot times, as a multiple of the usual one (lognormal distribution)."""
 _DEVIATION = math.log(P95_OF_USUAL) / 1.6449
+_ROOT_2 = math.sqrt(2.0)
 
 
 def is_late(age_s: float, usual_s: float, seen_s: Sequence[float], others_s: Sequence[float]) -> bool:
@@ -55,11 +56,13 @@ def broken_by_a_boot(usual_s: float, left_s: float, runs_s: Sequence[float]) -> 
     if left_s <= 0.0:
         return 0.0
     if runs_s:
-        return sum([_lasts_longer(left_s - run_s, usual_s) for run_s in runs_s if run_s < left_s]) / len(runs_s)
+        usual_s, log, erfc = max(usual_s, 1.0), math.log, math.erfc  # _lasts_longer, without a call for each
+        later = [log((left_s - run_s) / usual_s) / _DEVIATION for run_s in runs_s if run_s < left_s]
+        return sum([0.5 * erfc(deviations / _ROOT_2) for deviations in later]) / len(runs_s)
     return min(1.0, max(usual_s, 1.0) * math.exp(_DEVIATION**2 / 2.0) / left_s)
 
 
 def _lasts_longer(age_s: float, usual_s: float) -> float:
     """Return the assumed share of boots that take longer than ``age_s``."""
     deviations = math.log(age_s / max(usual_s, 1.0)) / _DEVIATION
-    return 0.5 * math.erfc(deviations / math.sqrt(2.0))
+    return 0.5 * math.erfc(deviations / _ROOT_2)

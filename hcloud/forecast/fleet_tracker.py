@@ -136,6 +136,8 @@ class _MachineRecord:
     """Whether its provider has announced to take it back."""
     ratio: float | None = None
     """Median reading; None while there are too few."""
+    observed: Observed | None = None
+    """Its contribution to the quality of its type; None while there are too few readings."""
 
     @property
     def kind(self) -> Kind:
@@ -147,15 +149,12 @@ class _MachineRecord:
         """Whether it refused the units of too many jobs."""
         return len(self.refused) >= REFUSALS_MINIMUM and not self.started
 
-    @property
-    def observed(self) -> Observed:
-        """Its contribution to the quality of its type."""
-        return self.market, self.region, min(1.0, max(0.0, self.ratio or 0.0))
-
     def read(self, reading: float) -> None:
         """Add a reading."""
         self.readings.append(reading)
-        self.ratio = statistics.median(self.readings) if len(self.readings) >= READINGS_MINIMUM else None
+        if len(self.readings) >= READINGS_MINIMUM:
+            self.ratio = statistics.median(self.readings)
+            self.observed = self.market, self.region, min(1.0, max(0.0, self.ratio))
 
 
 @dataclass(slots=True)
@@ -238,7 +237,7 @@ class FleetTracker:
         observed: dict[Kind, list[Observed]] = {}
         for kind in self._unjudged:
             gone, there = self._of_kind[kind]
-            observed[kind] = [each.observed for each in (*gone, *there.values()) if each.ratio is not None]
+            observed[kind] = [each.observed for each in (*gone, *there.values()) if each.observed is not None]
             if not gone and not there:
                 del self._of_kind[kind]
         self._quality = self._quality.renewed(observed)

@@ -414,8 +414,10 @@ def _sample(event: Event) -> Sampled:
     fields, latency = event.fields, _NO_LATENCY
     values: dict[Counter, float] = {}
     for name in _COUNTERS:
-        if name in fields and (value := _number(fields[name])) is not None:
-            values[name] = value
+        if name in fields:
+            value = fields[name]
+            if type(value) is float or (value := _number(value)) is not None:
+                values[name] = value
     if names := _latencies(tuple(fields)):
         latency = {part: ms for name, part in names if (ms := _number(fields[name])) is not None}
     return Sampled(event.at, values, latency, int(_number(fields.get("looks")) or 1))

@@ -184,7 +184,7 @@ def _grows_on(before: float | None, now: float | None, expected: float, slowest:
     """Return whether a total grew as expected; it is always expected to grow by ``slowest`` at least."""
     if before is None or now is None:
         return before is now
-    return abs(now - before - expected) <= DEPARTURE * max(expected, slowest) + 1e-12
+    return abs(now - before - expected) <= DEPARTURE * (expected if expected > slowest else slowest) + 1e-12
 
 
 def _stays(before: float | None, now: float | None) -> bool:

@@ -303,7 +303,7 @@ def open_market(context: PlanContext) -> OfferMarket:
 
 
 def _without_wireguard(context: PlanContext) -> frozenset[tuple[str, str]]:
-    ready = [each for each in context.fleet.instances if each.ready_at is not None]
+    ready = [each for each in context.fleet.instances if each.ready_at is not None and each.addresses != ()]
     lacking = {(each.offer.provider, each.offer.region) for each in ready if each.lacks_gang_network}
     return frozenset(lacking - {(each.offer.provider, each.offer.region) for each in ready if each.has_wireguard})
 

@@ -240,7 +240,7 @@ def loss_beside(resident: Sensitivity, pressures: Floats) -> float:
 def longer_beside(resident: Sensitivity, pressures: Floats) -> float:
     """Return the additional run time (0: none, 1: twice as long) that costs :func:`loss_beside`."""
     pairs = zip(pressures.tolist(), resident.felt, strict=True)
-    worst = max([min(pressure, FULL) / felt for pressure, felt in pairs], default=0.0)
+    worst = max([(pressure if pressure < FULL else FULL) / felt for pressure, felt in pairs], default=0.0)
     return EXCESS * max(worst, 0.0)
 
 
