@@ -175,7 +175,7 @@ def _allocation() -> Figure:
 
 
 def _large() -> Figure:
-    loads, off = {load.rpartition("-")[2]: load for load in LARGE}, "allocation_off_pct"
+    loads, off = {load.rpartition("-")[2]: load for load in LARGE[:2]}, "allocation_off_pct"
 
     def grows(name: str) -> Claim:
         return Claim(
