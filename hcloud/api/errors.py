@@ -21,6 +21,7 @@ from hcloud.core.errors import (
     Refused,
     RunnerError,
     StoreError,
+    printable,
 )
 
 if TYPE_CHECKING:
@@ -75,7 +76,9 @@ def failure_response(error: HCloudError) -> JSONResponse:
 
 
 def _response(status: int, code: str, message: str, headers: Mapping[str, str] | None = None) -> JSONResponse:
-    return JSONResponse({"error": {"code": code, "message": message}}, status_code=status, headers=dict(headers or {}))
+    return JSONResponse(
+        {"error": {"code": code, "message": printable(message)}}, status_code=status, headers=dict(headers or {})
+    )
 
 
 def install(app: FastAPI, pages: Pages | None = None) -> None:

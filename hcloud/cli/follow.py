@@ -8,10 +8,10 @@ from typing import Any
 
 import click
 
-from hcloud.cli.output import json_text, printable, stop_when_unread
+from hcloud.cli.output import json_text, stop_when_unread
 from hcloud.cli.waiting_line import WaitingLine
 from hcloud.client.connection import Connection
-from hcloud.core.errors import HCloudError, NotFound
+from hcloud.core.errors import HCloudError, NotFound, printable
 
 WAIT_S = 5.0
 Write = Callable[[str, bytes, int, int], None]

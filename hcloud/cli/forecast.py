@@ -9,8 +9,9 @@ import click
 
 from hcloud.cli.completing import job_ids
 from hcloud.cli.jobs import job_id
-from hcloud.cli.output import printable, span, write_json
+from hcloud.cli.output import span, write_json
 from hcloud.client.connection import Connection
+from hcloud.core.errors import printable
 from hcloud.spec.validation import counted
 
 BAR_CHARS = 40

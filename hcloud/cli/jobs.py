@@ -10,23 +10,12 @@ from typing import Any
 import click
 
 from hcloud.cli.completing import job_ids
-from hcloud.cli.output import (
-    FiniteRange,
-    WholeRange,
-    confirmed,
-    format_option,
-    gib,
-    printable,
-    span,
-    when,
-    write_json,
-    write_rows,
-)
+from hcloud.cli.output import FiniteRange, WholeRange, confirmed, format_option, gib, span, when, write_json, write_rows
 from hcloud.client.connection import Connection
 from hcloud.client.submission import cancelled
 from hcloud.core.arrays import count_of, ids_text, parse_ids, split_reference
 from hcloud.core.cpu_topology import cpu_list
-from hcloud.core.errors import BadInput
+from hcloud.core.errors import BadInput, printable
 from hcloud.core.resources import Gpus
 
 ENDED = frozenset({"succeeded", "failed", "cancelled"})

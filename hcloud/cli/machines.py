@@ -21,7 +21,6 @@ from hcloud.cli.output import (
     format_option,
     json_text,
     price_age,
-    printable,
     stop_when_unread,
     usd,
     when,
@@ -30,7 +29,7 @@ from hcloud.cli.output import (
 )
 from hcloud.client.connection import Connection
 from hcloud.core.clock import SystemClock
-from hcloud.core.errors import BadInput
+from hcloud.core.errors import BadInput, printable
 from hcloud.core.model import EventKind
 
 INSTANCE_CSV = ("instance", "state", "provider", "zone", "type", "market", "price_usd_per_h", "vcpus", "memory_mib",

@@ -18,6 +18,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from hcloud.core.errors import printable
 from hcloud.core.price_age import old_prices_warning
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -178,11 +179,6 @@ def _narrowed(
 def _cell(value: Any) -> Text:
     text = "-" if value is None or value == "" else printable(str(value))
     return Text(text, style=STATE_STYLES.get(text, ""))
-
-
-def printable(text: str) -> str:
-    """Return text in which what could steer a terminal is shown, not sent."""
-    return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in text)
 
 
 def write_rows(

@@ -9,11 +9,11 @@ import click
 
 from hcloud.cli.completing import job_ids
 from hcloud.cli.jobs import job_id
-from hcloud.cli.output import WholeRange, console, format_option, printable, table, write_rows
+from hcloud.cli.output import WholeRange, console, format_option, table, write_rows
 from hcloud.cli.transfer_bar import transfer_bar
 from hcloud.client.connection import Connection
 from hcloud.client.outputs import copy_outputs, downloaded, members
-from hcloud.core.errors import BadInput, NotFound
+from hcloud.core.errors import BadInput, NotFound, printable
 
 COLUMNS = ("name", "bytes")
 

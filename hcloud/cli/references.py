@@ -10,12 +10,11 @@ from typing import Any
 
 from hcloud.classifier.profiles import ReferenceProfile
 from hcloud.cli.follow import ENDED, WAIT_S
-from hcloud.cli.output import printable
 from hcloud.cli.progress_bar import progress
 from hcloud.cli.transfer_bar import transfer_bar
 from hcloud.client.connection import Connection
 from hcloud.client.workdir import upload_workdir
-from hcloud.core.errors import BadInput, HCloudError, Unmeasurable
+from hcloud.core.errors import BadInput, HCloudError, Unmeasurable, printable
 from hcloud.profiler.recipes import Recipe, write_inputs
 from hcloud.profiler.references import Part, facts_of, job_of, profile_of, readings_of
 from hcloud.profiler.scratch import scratch

@@ -19,7 +19,6 @@ from hcloud.cli.output import (
     console,
     format_option,
     price_age,
-    printable,
     span,
     table,
     usd,
@@ -27,7 +26,7 @@ from hcloud.cli.output import (
     write_rows,
 )
 from hcloud.client.connection import Connection
-from hcloud.core.errors import BadInput
+from hcloud.core.errors import BadInput, printable
 from hcloud.core.price_age import PRICES_OLD_S
 
 JOB_COLUMNS = ("job", "name", "user", "state", "target", ">vcpus", ">nodes", ">age", ">left", "where")

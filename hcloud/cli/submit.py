@@ -18,7 +18,6 @@ from hcloud.cli.output import (
     console,
     format_option,
     gib,
-    printable,
     table,
     usd,
     when,
@@ -28,7 +27,7 @@ from hcloud.cli.output import (
 from hcloud.cli.schedules import coming_words
 from hcloud.client.connection import Connection
 from hcloud.client.submission import batch_size, posted, save_schedules, send
-from hcloud.core.errors import BadInput
+from hcloud.core.errors import BadInput, printable
 
 F = TypeVar("F", bound=Callable[..., Any])
 PLANS_SHOWN = 5

@@ -11,9 +11,10 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from hcloud.cli.instance_table import memory_in_use
-from hcloud.cli.output import FiniteRange, console, printable, span, table, usd
+from hcloud.cli.output import FiniteRange, console, span, table, usd
 from hcloud.cli.status import troubles, waits_for
 from hcloud.client.connection import Connection
+from hcloud.core.errors import printable
 
 LIVE_STATES = ("running", "placed", "awaiting_instance", "queued", "preempted", "classified", "profiled", "submitted")
 """In the order in which they are shown."""

@@ -11,9 +11,10 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
-from hcloud.cli.output import printable, span
+from hcloud.cli.output import span
 from hcloud.client.connection import Connection
 from hcloud.core.clock import SystemClock
+from hcloud.core.errors import printable
 
 BUSY_AFTER_S = 2.0
 """Work that takes longer shows that it goes on."""

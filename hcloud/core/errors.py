@@ -185,6 +185,11 @@ def defect_text(defect: BaseException) -> str:
     return f"{type(defect).__name__}: {defect}{where}"
 
 
+def printable(text: str) -> str:
+    """Return text on one line, in which what could steer a terminal is shown, not sent."""
+    return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in text)
+
+
 def missing_library(library: str, extra: str) -> str:
     """Return the sentence for a library that only an extra brings: what is missing and what installs it."""
     return (

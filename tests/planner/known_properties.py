@@ -141,6 +141,7 @@ def no_job_waits_while_an_instance_suits(planner: Planner, snapshot: Snapshot, p
 
 def _waits(job: Job, snapshot: Snapshot) -> bool:
     ready = job.state is JobState.QUEUED and job.not_before_at <= snapshot.now and job.cancelled_by is None
+    ready = ready and job.id not in snapshot.unreadable_secrets
     return ready and job.application in snapshot.applications
 
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 from hcloud.core.estimates import Classification, Estimate, Measure
 from hcloud.core.model import Market, ServiceTarget
 from hcloud.planner.plan import Launch, Place
+from tests.planner.apply_model import apply_ideally
 from tests.planner.scenes import decide, job, machine, need, of, offer, running, scene, spec
 from tests.policies import simple
 
@@ -70,6 +71,17 @@ def test_a_job_takes_what_there_is_while_all_that_could_do_is_taken() -> None:
         plan = decide(scene(waiting, *fleet, SMALL, sold_out, applications={"web": known(two, spread)}), QUASAR)
         assert [a.ranks[0].instance_id for a in of(plan, Place)] == ["inst-1"]
         assert not of(plan, Launch)
+
+
+def test_a_machine_launched_for_want_of_a_better_one_is_awaited_not_launched_again() -> None:
+    """Only the large one that others fill would do; small ones are all that can be had."""
+    filled = machine(2, LARGE)
+    waiting = job(1, asks=SERVICE, application="web")
+    fleet = (filled, running(2, filled, asks=spec(resources=need(4.0))), SMALL)
+    before = scene(waiting, *fleet, applications={"web": known(120.0)})
+    plan = decide(before, QUASAR)
+    assert [action.offer.instance_type.name for action in of(plan, Launch)] == ["small"]
+    assert not decide(apply_ideally(before, plan), QUASAR).actions
 
 
 def test_surety_is_not_worth_twice_the_price_of_what_is_likely_to_do() -> None:

@@ -73,6 +73,6 @@ def _claim_each(context: PlanContext, group: JobGroup, places: Sequence[int], ta
         # Others may have filled the instance meanwhile.
         if context.fleet.has_room(at, group.demand):
             one[at] = True
-            claimed += claim(context, group, one, 1, [*taken, *claimed])
+            claimed += claim(context, group, one, 1, [*taken, *claimed], launched_for_it=True)
             one[at] = False
     return claimed

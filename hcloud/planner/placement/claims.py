@@ -13,17 +13,27 @@ from hcloud.planner.job_groups import JobGroup
 from hcloud.planner.placement.open_instances import beyond, usable
 
 
-def claim(context: PlanContext, group: JobGroup, mask: Mask, count: int, taken: Sequence[int] = ()) -> list[int]:
+def claim(
+    context: PlanContext,
+    group: JobGroup,
+    mask: Mask,
+    count: int,
+    taken: Sequence[int] = (),
+    *,
+    launched_for_it: bool = False,
+) -> list[int]:
     """Claim room for up to ``count`` ranks of ``group`` on instances of ``mask``, lowest numbers first; return where.
 
-    ``taken`` are the instances of the job's other ranks.
+    ``taken`` are the instances of the job's other ranks. ``launched_for_it``: the job awaits those of ``mask``, which
+    were the best to be had, whether or not its target is likely to be met there.
     """
     claimed = list[int]()
     if count <= 0 or not np.count_nonzero(mask):
         return claimed
     allowed = usable(context, group, mask)
     while len(claimed) < count:
-        there = suited_for_claim(context, group, context.fleet.fitting(group.demand, allowed), [*taken, *claimed])
+        fitting = context.fleet.fitting(group.demand, allowed)
+        there = suited_for_claim(context, group, fitting, [*taken, *claimed], at_any_size=launched_for_it)
         # Nearly always the first instance with room for the lower bound also has room for the actual size.
         at = next((at for at in there.nonzero()[0].tolist() if context.fleet.has_room(at, group.asks_on(at))), -1)
         if at < 0:
@@ -33,12 +43,17 @@ def claim(context: PlanContext, group: JobGroup, mask: Mask, count: int, taken: 
     return claimed
 
 
-def suited_for_claim(context: PlanContext, group: JobGroup, mask: Mask, taken: Sequence[int]) -> Mask:
-    """Return the instances of ``mask`` for one more rank of ``group`` beside ``taken`` that suit it at some size."""
+def suited_for_claim(
+    context: PlanContext, group: JobGroup, mask: Mask, taken: Sequence[int], *, at_any_size: bool = False
+) -> Mask:
+    """Return the instances of ``mask`` for one more rank of ``group`` beside ``taken`` that suit it at some size.
+
+    ``at_any_size``: even if no size there is likely to meet its target.
+    """
     mask = beyond(context, group, mask, taken) if group.spreads else mask
     suit = context.suit if group.application else None
     mask = suit.suited(group.application, mask) if suit is not None else mask
-    if suit is None or group.aim is None or not np.count_nonzero(mask):
+    if suit is None or group.aim is None or at_any_size or not np.count_nonzero(mask):
         return mask
     return mask & suit.enough(group.application, group.aim)
 
