@@ -389,7 +389,8 @@ def a_plan_settles(planner: Planner, snapshot: Snapshot, policy: Policy) -> None
 
     Only terminations beyond the limit per cycle are left for the next plan, and nodes that a job can do without: they
     join where room is left once it runs. A third plan is empty. Profiling runs are new jobs, which the plan after them
-    serves.
+    serves. The first launch of each plan tries whether a limit of a cloud has grown, which later ones of the same plan
+    do not.
     """
     plan = planner(snapshot, policy)
     after = apply_ideally(snapshot, plan)
@@ -397,7 +398,10 @@ def a_plan_settles(planner: Planner, snapshot: Snapshot, policy: Policy) -> None
         plan = planner(after, policy)
         after = apply_ideally(after, plan)
     again = planner(after, policy)
+    refused = {each.key for each in snapshot.refused_quotas if each.until_at > snapshot.now}
     if len(_of(plan, Terminate)) >= policy.disruption.max_terminations_per_cycle:
+        return
+    if _of(plan, Launch) and any(each.offer.quota_key in refused for each in _of(again, Launch)):
         return
     started = {each.job_id for each in _of(plan, Place)}
     optional = {job.id for job in snapshot.jobs if job.spec.nodes.minimum < job.spec.nodes.count} & started
