@@ -84,6 +84,12 @@ def test_each_order_prefers_another_machine(order: str, taken: str, code: str) -
     assert (place.ranks[0].instance_id, place.reason.code) == (taken, code)
 
 
+@pytest.mark.parametrize("order", ["sampled", "paragon_sampled", "tarcil"])
+def test_of_few_machines_no_more_are_said_to_be_drawn_than_there_may_be(order: str) -> None:
+    place = of(decide(fleet(), policy(order)), Place)[0]
+    assert " of up to " in place.reason.text
+
+
 def test_largest_machine_first() -> None:
     machines = [machine(1, offer("small", vcpus=2.0)), machine(2, offer("large", vcpus=16.0)), machine(3, FAST)]
     held = running(1, machines[1], asks=replace(FREE, resources=need(15.0)))

@@ -62,7 +62,7 @@ class SampledOrder:
         if context.suitability.sensitivity_of(group.application) is None:
             return BEST_TYPE
         count = sample_size(context.policy.placement.sampled_quantile)
-        return Preference("sampled", f"least expected loss of {count} machines drawn at random")
+        return Preference("sampled", f"least expected loss of up to {count} machines drawn at random")
 
 
 ORDER: Final[PlacementOrder] = SampledOrder()
