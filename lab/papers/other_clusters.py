@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 
 from hcloud.simulator.clusters import (
     POOLS,
@@ -100,13 +101,17 @@ def _clouds() -> Figure:
     )
 
 
+def _is_near(value: float, published: float) -> bool:
+    return value >= published - 5.0
+
+
 def _performs() -> Iterator[Claim]:
     for label, published in (("Paragon, azure", 94.3), ("Paragon, google", 96.8), ("NH, google", 90.0)):
         yield Claim(
             text=f"mean performance ({label})",
             published=f"{published:g} %",
             ours=number(label, "performance_pct"),
-            effect=Effect(published),
+            holds=partial(_is_near, published=published),
             unit="% of the best",
         )
     yield Claim(
@@ -130,7 +135,7 @@ def _keeps() -> Iterator[Claim]:
         text="Paragon keeps QoS for most jobs (azure)",
         published="61 % of jobs",
         ours=number("Paragon, azure", "qos_kept_pct"),
-        effect=Effect(61.0),
+        holds=partial(_is_near, published=61.0),
         unit="% of jobs",
     )
     for name, published in (("NH", 1.0), ("NI", 2.0), ("LL", 0.7)):
