@@ -43,9 +43,10 @@ def figure_picture(figure: Figure, found: Results) -> Picture:
 
 
 def _draw_cases(part: SubFigure, figure: Figure, found: Results) -> None:
-    """Draw the main number; beside the cost how well jobs did, and beside that the cost, if both are known."""
+    """Draw the main number; beside the cost how well jobs did, and beside that the cost, if the figure has both."""
     others = PERFORMANCE if figure.drawn == COST else (COST,)
-    known = [name for name in others if all(name in run for runs in found.values() for run in runs)]
+    shown = [name for name in others if name in figure.columns]  # on a private cluster all cost the same
+    known = [name for name in shown if all(name in run for runs in found.values() for run in runs)]
     other = next((name for name in known if len({round(each.value, 9) for each in _means(found, name)}) > 1), None)
     axes = part.subplots(
         1, 1 if other is None else 2, sharey=True, squeeze=False, width_ratios=[3, 2][: 1 + bool(other)]
