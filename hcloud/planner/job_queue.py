@@ -47,15 +47,16 @@ class QueueSegment:
 
     served: int = 0
     """How many of its jobs left the queue in this plan."""
+    first: Job = field(init=False)
+    """The first job; the only one of a job that awaits instances. Unset of an empty segment."""
+
+    def __post_init__(self) -> None:
+        if self.start < self.stop:
+            self.first = self.entries[self.start][JOB]
 
     def __len__(self) -> int:
         """Return the number of jobs, served ones included."""
         return self.stop - self.start - len(self.left_out)
-
-    @property
-    def first(self) -> Job:
-        """The first job; the only one of a job that awaits instances."""
-        return self.entries[self.start][JOB]
 
     @property
     def awaits(self) -> bool:
@@ -66,7 +67,7 @@ class QueueSegment:
         """Replace its only job by another row of it, in the same place."""
         submitted_at, number, late_at, _ = self.entries[self.start]
         self.entries = [(submitted_at, number, late_at, job)]
-        self.start, self.stop, self.wait_code = 0, 1, job.wait_code
+        self.start, self.stop, self.wait_code, self.first = 0, 1, job.wait_code, job
 
     def key(self, at: int) -> Key:
         """Return what orders entry ``at`` among those of all segments."""
@@ -96,8 +97,8 @@ class JobQueue:
 
     def add(self, segment: QueueSegment) -> None:
         """Add jobs to the queue, unless ``segment`` is empty."""
-        if len(segment):
-            segment.group.state.pending += len(segment)
+        if count := len(segment):
+            segment.group.state.pending += count
             self.segments.append(segment)
 
     def remove(self, job: Job, group: JobGroup, segment: QueueSegment | None = None) -> None:
