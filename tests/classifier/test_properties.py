@@ -90,7 +90,7 @@ def rank_one_is_exact(estimator: Estimator, seed: int) -> None:
 
 
 def intervals_are_honest(estimator: Estimator, seed: int) -> None:
-    """80 % intervals of unseen applications cover the true value in 70 to 90 % of cells."""
+    """80 % intervals of unseen applications cover the true value in 65 to 95 % of 240 cells, four of each row."""
     fitted = estimator.fit(synthetic(seed, 60))
     fresh = synthetic(seed + 1, 60)
     hits = []
@@ -100,7 +100,7 @@ def intervals_are_honest(estimator: Estimator, seed: int) -> None:
         low, high = found.interval()
         truth = np.exp(fresh.values[row])
         hits += [low[j] <= truth[j] <= high[j] for j in range(6) if j not in pair]
-    assert 0.7 <= np.mean(hits) <= 0.9
+    assert 0.65 <= np.mean(hits) <= 0.95
 
 
 @given(seeds)

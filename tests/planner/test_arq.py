@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from hcloud.core.estimates import Classification, Estimate, Measure
@@ -69,6 +69,7 @@ def test_job_that_nothing_better_can_come_for_goes_down_at_once() -> None:
     st.floats(0, 1),
     st.floats(0, 600),
 )
+@example([], [0.0], 0.0, 5e-324)
 def test_nobody_holds_out_beyond_its_slack_and_a_better_alternative_is_taken_no_later(
     busy: list[float], ages: list[float], below: float, slack: float
 ) -> None:

@@ -24,6 +24,8 @@ from hcloud.planner.run_times import RunTimeLimits
 from hcloud.spec.policy import AdmissionPolicy
 
 _GRID = 65
+LEAST_SLACK_S = 1e-3
+"""Waiting for less is worth nothing."""
 
 
 def slack_s(job: Job, queued_at: float, run_time: RunTimeLimits | None, admission: AdmissionPolicy) -> float:
@@ -102,7 +104,7 @@ def waiting_value(
     ``known``: of the servers that are not among ``ages_s``, the run time of what they are busy with, and for how long
     it has run.
     """
-    if slack <= 0.0 or not (len(ages_s) or known or fresh_s < slack):
+    if slack < LEAST_SLACK_S or not (len(ages_s) or known or fresh_s < slack):
         nothing = np.zeros(1)
         return WaitingValue(left_s=np.array([max(0.0, slack)]), chance=nothing, worth=nothing)
     left, remains = _grid(slack)
