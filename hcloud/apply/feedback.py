@@ -218,6 +218,8 @@ class CoRunPeriod(NamedTuple):
 
     neighbours: tuple[str, ...]
     """Applications of the units beside it, sorted; empty: it was alone."""
+    shared_cpus: float | None
+    """Share (0..1) of its CPUs on which these may run, too; None: it was alone."""
     seconds: float
     progress: float | None
     """Part of the whole job that was done (0..1); None: unknown."""
@@ -249,6 +251,7 @@ def record_co_run(
             type_column=column,
             log_speed=bounded_log_speed(amount / period.seconds / alone.value),
             doubt=alone.deviation,
+            shared_cpus=period.shared_cpus,
             seconds=period.seconds,
             # The instance's clock may be wrong.
             observed_at=min(txn.now, period.ended_at),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 MOST_CO_RUNS = 1500
@@ -32,6 +33,8 @@ class CoRun:
     """Mean logarithm of its speed, as a share of the speed that was expected of it alone."""
     doubt: float
     """Standard deviation of the logarithm of that expected speed."""
+    shared_cpus: float | None = None
+    """Share (0..1) of the CPUs it may run on that neighbours may run on, too; None: it ran alone, or not known."""
     seconds: float
     """How long it was observed."""
     periods: int = 1
@@ -59,10 +62,27 @@ class CoRun:
             self,
             log_speed=self.log_speed + weight * (later.log_speed - self.log_speed),
             doubt=self.doubt + weight * (later.doubt - self.doubt),
+            shared_cpus=_mean(self.shared_cpus, later.shared_cpus, weight),
             seconds=self.seconds + later.seconds,
             periods=self.periods + later.periods,
             observed_at=max(self.observed_at, later.observed_at),
         )
+
+
+def _mean(before: float | None, later: float | None, weight: float) -> float | None:
+    return later if before is None or later is None else before + weight * (later - before)
+
+
+def shared_cpus_of(own: Sequence[int], others: Iterable[Sequence[int]], cpus: int) -> float | None:
+    """Return the share (0..1) of the CPUs ``own`` of a machine with ``cpus`` that any of ``others`` may run on, too;
+    None: there are no others. Each is the CPUs of one unit; empty: all."""
+    used = list(others)
+    if not used:
+        return None
+    if not all(used):
+        return 1.0
+    theirs, mine = {cpu for each in used for cpu in each}, set(own) or set(range(cpus))
+    return len(mine & theirs) / len(mine)
 
 
 def bounded_log_speed(speed: float) -> float:

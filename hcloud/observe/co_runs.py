@@ -20,6 +20,8 @@ MOST_PERIOD_S = 600.0
 class _OpenPeriod(NamedTuple):
     neighbours: tuple[str, ...] | None
     """Applications of the units beside, sorted; None: one is not known, or there are too many."""
+    shared_cpus: float | None
+    """Share (0..1) of its CPUs on which they may run, too; None: there are none."""
     first: UnitSample
     last: UnitSample
 
@@ -30,18 +32,25 @@ class CoRunPeriods:
 
     _open: dict[str, _OpenPeriod] = field(default_factory=dict)
 
-    def follow(self, unit: str, sample: UnitSample, neighbours: tuple[str, ...]) -> CoRunPeriod | None:
+    def follow(
+        self, unit: str, sample: UnitSample, neighbours: tuple[str, ...], shared_cpus: float | None
+    ) -> CoRunPeriod | None:
         """Take in a unit's latest sample; return the period that it ends, or that ended when neighbours changed.
 
-        ``neighbours``: the applications of the units beside it, sorted; "": not known.
+        ``neighbours``: the applications of the units beside it, sorted; "": not known. ``shared_cpus``: the share of
+        its CPUs on which they may run, too.
         """
         known = neighbours if "" not in neighbours and len(neighbours) <= MOST_NEIGHBOURS else None
         period = self._open.get(unit)
-        if period is not None and period.neighbours == known and sample.at >= period.last.at:
-            period = self._open[unit] = _OpenPeriod(known, period.first, sample)
+        if (
+            period is not None
+            and (period.neighbours, period.shared_cpus) == (known, shared_cpus)
+            and (sample.at >= period.last.at)
+        ):
+            period = self._open[unit] = period._replace(last=sample)
             if sample.at < period.first.at + MOST_PERIOD_S:
                 return None
-        self._open[unit] = _OpenPeriod(known, sample, sample)
+        self._open[unit] = _OpenPeriod(known, shared_cpus, sample, sample)
         return None if period is None else _ended(period)
 
     def last(self, unit: str) -> CoRunPeriod | None:
@@ -63,6 +72,7 @@ def _ended(period: _OpenPeriod) -> CoRunPeriod | None:
         return None
     return CoRunPeriod(
         neighbours=period.neighbours,
+        shared_cpus=period.shared_cpus,
         seconds=seconds,
         progress=_grown(first.progress, last.progress),
         written_mib=_grown(first.written_mib, last.written_mib),

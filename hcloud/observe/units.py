@@ -13,6 +13,7 @@ from hcloud.apply.task_runs import new_ends
 from hcloud.apply.unit_index import UnitIndex, UnitOwner
 from hcloud.classifier.interference import UNKNOWN_LOSS, NeighbourLoss, neighbour_loss
 from hcloud.classifier.slowdown.forecasts import NOTHING_OBSERVED, SlowdownForecasts
+from hcloud.core.co_runs import shared_cpus_of
 from hcloud.core.estimates import Classification
 from hcloud.core.model import Allocation, EventKind, FailureCause, Instance, InstanceId, Job, JobId, ServiceTarget
 from hcloud.core.rows import number_of
@@ -344,8 +345,12 @@ class UnitObserver:
         believed, job_id = self.believed.get(job.application), job.id
         if believed is None or job.spec.profile is not None:
             return
-        beside = tuple(sorted([other.application for other in host.jobs.values() if other.id != job_id]))
-        period = self._co_runs.follow(unit, sample, beside)
+        others = [other for other in host.jobs.values() if other.id != job_id]
+        beside = tuple(sorted([other.application for other in others]))
+        shared = shared_cpus_of(
+            sample.cpus, [_cpus_on(each, host.instance.id) for each in others], int(host.instance.capacity.vcpus)
+        )
+        period = self._co_runs.follow(unit, sample, beside, shared)
         if period is not None:
             yield lambda txn: record_co_run(txn, txn.job(job_id), host.instance, period, believed)
 
@@ -432,6 +437,13 @@ def _of_machine(report: WorkerReport) -> tuple[object, ...]:
 
 def _only(memory: Mapping[str, Memory], known: Set[str]) -> dict[str, Memory]:
     return {name: each for name, each in memory.items() if name in known}
+
+
+def _cpus_on(job: Job, instance_id: InstanceId) -> tuple[int, ...]:
+    """Return the CPUs of an instance on which units of ``job`` may run; empty: all."""
+    held = job.attempt.allocations if job.attempt is not None else ()
+    each = [allocation.cpus for allocation in held if allocation.instance_id == instance_id]
+    return tuple(cpu for cpus in each for cpu in cpus) if all(each) else ()
 
 
 def _delivery(job: Job, rank: int, instance_id: InstanceId) -> Delivery | None:

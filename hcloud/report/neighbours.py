@@ -30,11 +30,14 @@ def neighbours_table(
     shown.sort(key=lambda row: (-row[1], row[0].key))
     return ReportTable(
         title="Neighbours of programs, and what they cost",
-        columns=columns("program", "beside", "type", "speed_pct", "lost_pct", "observed_s", "periods"),
+        columns=columns(
+            "program", "beside", "type", "speed_pct", "lost_pct", "shared_cpus_pct", "observed_s", "periods"
+        ),
         rows=tuple([_row(record, lost_pct) for record, lost_pct in shown]),
         notes=(
             "speed: as a share of what is expected of the program alone on that type",
             "lost: to these neighbours, beside its observed speed alone where there is one",
+            "shared_cpus: of the CPUs it may run on those that they may run on, too",
         ),
     )
 
@@ -47,6 +50,7 @@ def _row(record: CoRun, lost_pct: float) -> Row:
         record.type_column,
         speed_pct,
         lost_pct if beside else None,
+        None if record.shared_cpus is None else 100.0 * record.shared_cpus,
         record.seconds,
         record.periods,
     )

@@ -13,7 +13,7 @@ from hcloud.report.table import ReportTable
 def record(name: str, *neighbours: str, speed: float, at: float = 100.0) -> CoRun:
     return CoRun(
         application=name, neighbours=neighbours, type_column="mock/small", log_speed=log(speed), doubt=0.1,
-        seconds=60.0, periods=2, observed_at=at,
+        shared_cpus=0.5 if neighbours else None, seconds=60.0, periods=2, observed_at=at,
     )  # fmt: skip
 
 
@@ -29,7 +29,8 @@ def test_programs_that_lost_most_come_first_beside_its_own_speed_alone() -> None
     assert [row[:2] for row in rows] == [("sort", "grep"), ("grep", "sort, sort"), ("sort", "alone")]
     assert [row[3] for row in rows] == pytest.approx([40.0, 90.0, 80.0])
     assert rows[0][4] == pytest.approx(50.0), "it reached 80 % alone"
-    assert rows[0][5:] == (60.0, 2)
+    assert rows[0][5:] == (50.0, 60.0, 2)
+    assert rows[2][5] is None, "alone"
     assert rows[1][4] == pytest.approx(10.0) and rows[2][4] is None
 
 
