@@ -97,7 +97,7 @@ class EventFollower(Protocol):
 
 @dataclass(slots=True)
 class AdmittedMachines:
-    """What the engine must know of live instances before their workers connect, made anew only of rows that changed."""
+    """The live instances as the engine admits their workers; entries are made anew only for rows that changed."""
 
     _seen: Sequence[Instance] = ()
     _machines: dict[InstanceId, AdmittedMachine] = field(default_factory=dict)

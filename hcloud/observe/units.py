@@ -431,7 +431,7 @@ class UnitObserver:
 
 
 def _of_machine(report: WorkerReport) -> tuple[object, ...]:
-    """Return what a report says of the machine itself."""
+    """Return the part of a report that is about the machine itself."""
     return (report.preempt_at, report.isolation, report.cpu_topology)
 
 

@@ -137,6 +137,7 @@ def test_how_fast_jobs_ran_beside_each_other_is_recorded_and_learnt(site: Deploy
     (record,) = {each.key: each for each in records}.values()
     assert record.key == (name, (name,), "mock/m.one")
     assert record.periods == 2 and 60.0 <= record.seconds <= 130.0
+    assert record.shared_cpus == 1.0, "neither was pinned"
     assert math.exp(record.log_speed) == pytest.approx(1.0, rel=0.3)
     learnt = site.scene.controller.slowdowns
     site.until(lambda: site.scene.controller.last_snapshot.slowdowns.has_met(name, [name]), cycles=100)
