@@ -259,6 +259,8 @@ def neighbour_losses(use: MachineUse, snapshot: Snapshot, records: Mapping[CoRun
             expected, high, source = loss.value, loss.high, "what was observed of these programs"
             if loss is by_pressure:
                 source = "pressures on shared resources"
+            elif not snapshot.slowdowns.has_met(job.application, names):
+                source = "pressures on shared resources, and what others lost by them on this type"
         measured, measured_s = _measured_loss(job, others, column, records)
         found.append(
             NeighbourView(

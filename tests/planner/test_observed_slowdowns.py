@@ -23,7 +23,7 @@ from tests.planner.scenes import decide, job, machine, of, running, scene, spec
 from tests.planner.test_correction import _beside_loud, _taught, busy, guess, late, neighbour, slow
 from tests.planner.test_least_loss import ASKED, KNOWN, LEAST_LOSS
 from tests.planner.test_paragon import everywhere, fleet
-from tests.planner.test_placement_orders import APPLICATIONS, FAST
+from tests.planner.test_placement_orders import APPLICATIONS, FAST, SLOW
 from tests.planner.watched import classified, sure
 from tests.policies import simple
 
@@ -109,9 +109,39 @@ def test_a_job_goes_where_neighbours_were_observed_to_lose_less() -> None:
     assert placed(beside_loud_or_calm(forecasts)).ranks[0].instance_id == "inst-1"
 
 
-def test_what_others_were_observed_to_lose_changes_nothing() -> None:
-    forecasts = learnt(observed("calm", "loud", speed=0.4), observed("loud", "calm", "calm", speed=0.3))
-    assert placed(beside_loud_or_calm(forecasts)) == placed(beside_loud_or_calm(learnt()))
+def test_what_others_were_observed_to_lose_says_how_much_is_lost_by_pressures_on_that_type() -> None:
+    losses = []
+    for speed in (0.4, 1.0):
+        others = [
+            observed(name, "loud", *["calm"] * more, speed=speed) for name in ("calm", "loud") for more in range(3)
+        ]
+        place = placed(beside_loud_or_calm(learnt(*others)))
+        assert place.ranks[0].instance_id == "inst-2", "which loses less is as by pressures"
+        assert "loss_observed" not in place.reason.numbers, "these programs were not observed together"
+        losses.append(float(place.reason.numbers["expected_loss"]))
+    by_pressure = float(placed(beside_loud_or_calm(learnt())).reason.numbers["expected_loss"])
+    assert losses[1] < 0.7 * by_pressure < by_pressure < losses[0]
+
+
+@pytest.mark.parametrize("order", ["least_loss", "co_schedule"])
+def test_a_job_goes_to_the_type_on_which_others_lost_little(order: str) -> None:
+    one, two = machine(1, FAST), machine(2, SLOW)
+    there = [running(number, at, application="loud", asks=ASKED) for number, at in ((1, one), (2, two))]
+    alike = {"mock/fast": sure(1.0), "mock/slow": sure(1.0)}
+    known = APPLICATIONS | {"fragile": replace(APPLICATIONS["fragile"], by_type=alike)}
+    policy, went = simple(placement=PlacementPolicy(order=order)), []
+    for quiet in ("mock/fast", "mock/slow"):
+        records = [
+            observed(name, *["loud"] * count, speed=1.0 if column == quiet else 0.5, type_column=column)
+            for name in ("calm", "loud")
+            for column in ("mock/fast", "mock/slow")
+            for count in range(1, 5)
+        ]
+        fresh = job(3, asks=ASKED, application="fragile")
+        snapshot = scene(*there, fresh, one, two, applications=known, slowdowns=learnt(*records, known=known))
+        (place,) = of(decide(snapshot, policy), Place)
+        went.append(place.ranks[0].instance_id)
+    assert went == ["inst-1", "inst-2"]
 
 
 def test_beside_a_neighbour_that_was_observed_to_cost_much_a_job_gets_more() -> None:
@@ -167,7 +197,8 @@ def the_least_is_lost(
     """Raise AssertionError unless, after some moves, the machine taken loses least by a direct computation."""
     forecasts = learnt(*records, known=KNOWN)
     pressure = fleet(*there, confidence=0.5)
-    pressure.observed = make(forecasts, len(there))
+    pressure.observed, factor = make(forecasts, len(there)), forecasts.calibration.of("mock/small").value
+    pressure.factors[:] = factor
     newcomer = pressure.of(name)
     least_loss_choice(pressure, newcomer, everywhere(pressure), None)
     apply_moves(pressure, moves)
@@ -179,7 +210,7 @@ def the_least_is_lost(
         worst = max((pressed[s] / estimate.value for s, estimate in KNOWN[own].tolerated.items()), default=0.0)
         if by_record and beside:
             return forecasts.slowdown(own, beside, "mock/small", (1 / 0.95 - 1) * worst).mean
-        return math.log1p((1 / 0.95 - 1) * worst)
+        return math.log1p(factor * (1 / 0.95 - 1) * worst)
 
     def lost(residents: Sequence[str]) -> float:
         total = longer(name, residents, by_record=forecasts.has_met(name, residents))
@@ -247,6 +278,21 @@ def test_a_loss_that_was_observed_before_corrects_no_tolerance() -> None:
     assert not _taught(replace(slow, slowdowns=learnt(beside, known=known)))
     harmless = observed("app", "loud", speed=1.0, type_column=column)
     assert [each.learnt for each in of(decide(replace(slow, slowdowns=learnt(harmless, known=known))), Correct)]
+
+
+def test_where_others_lose_little_by_pressures_a_loss_shows_a_lower_tolerance() -> None:
+    slow = _beside_loud(0.00035, guess(50.0, 0.5), caused=90.0)
+    known = dict(slow.applications)
+    column = next(iter(known["app"].by_type))
+    pressed = {name: classified(0.1, tolerated={"llc": sure(10.0)}, caused={"llc": sure(40.0)}) for name in "abcdef"}
+    records = [observed(name, "loud", speed=1.0, type_column=column) for name in pressed]
+    tolerances = []
+    for forecasts in (learnt(), learnt(*records, known=known | pressed)):
+        (found,) = of(decide(replace(slow, slowdowns=forecasts)), Correct)
+        assert found.learnt is not None
+        tolerances.append(found.learnt.tolerated["llc"])
+    assert tolerances[1] == pytest.approx(tolerances[0] * forecasts.calibration.of(column).value)
+    assert tolerances[1] < 0.7 * tolerances[0]
 
 
 @pytest.mark.parametrize("costly", ["loud", "quiet"])

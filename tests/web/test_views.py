@@ -12,6 +12,7 @@ import pytest
 from hcloud.api.job_history import Step
 from hcloud.api.turns import Busy
 from hcloud.classifier.applications import identify
+from hcloud.classifier.slowdown.calibration import Factor, PressureCalibration
 from hcloud.classifier.slowdown.forecasts import NOTHING_OBSERVED
 from hcloud.core.co_runs import CoRun
 from hcloud.core.estimates import Application, Classification, Estimate
@@ -169,6 +170,12 @@ def test_losses_by_neighbours_are_expected_by_pressures_and_shown_beside_what_wa
     use.jobs = [one, replace(two, attempt=replace(two.attempt, allocations=(replace(held, paused_at=1.0),)))]
     assert neighbour_losses(use, snapshot, {})[0].beside == (), "the other one is paused"
     use.jobs = [one, two]
+    others = PressureCalibration(by_type={column: Factor(0.2, 0.1)})
+    by_others = replace(snapshot, slowdowns=replace(NOTHING_OBSERVED, calibration=others))
+    learnt, _ = neighbour_losses(use, by_others, {})
+    assert learnt.expected is not None
+    assert learnt.expected < 0.3 * sensitive.expected
+    assert learnt.source.endswith("what others lost by them on this type")
     unknown = neighbour_losses(use, Snapshot(now=0.0), {})
     assert [(each.expected, each.source) for each in unknown] == [(None, "nothing is known of it yet")] * 2
 

@@ -16,6 +16,7 @@ import numpy as np
 
 from hcloud.classifier.applications import row_name
 from hcloud.classifier.interference import CORE_SOURCES, NOT_COUNTED, PRESSURE_MAX, neighbour_loss
+from hcloud.classifier.slowdown.calibration import AS_PREDICTED, Comparison, PressureCalibration, calibrate
 from hcloud.classifier.slowdown.elastic_net import ElasticNet, folds_of
 from hcloud.classifier.slowdown.esp import Esp
 from hcloud.classifier.slowdown.pair_table import PairTable
@@ -156,6 +157,8 @@ class SlowdownForecasts:
     """None: nothing was observed."""
     companions: Mapping[str, Set[str]] = field(default_factory=dict)
     """By name of an application's row, those of the neighbours it was observed beside."""
+    calibration: PressureCalibration = AS_PREDICTED
+    """How much of what pressures predict really comes."""
     _answers: dict[CoRunQuestion, ExpectedSlowdown | None] = field(default_factory=dict, repr=False)
     _neighbours: frozenset[str] = field(init=False, repr=False)
 
@@ -175,10 +178,11 @@ class SlowdownForecasts:
     def loss(self, application: str, neighbours: Collection[str], type_column: str, by_pressure: Estimate) -> Estimate:
         """Return the share of performance (0..1) that neighbours cost an application, with 80 % limits.
 
-        ``by_pressure``: what pressures alone predict; returned if the application was not observed beside any of them.
+        ``by_pressure``: what pressures alone predict. If the application was not observed beside any of them, it is
+        returned as far as others showed that it comes (:mod:`hcloud.classifier.slowdown.calibration`).
         """
         if "" in neighbours or not self.has_met(application, neighbours):
-            return by_pressure
+            return self.calibration.loss(type_column, by_pressure)
         longer = by_pressure.value / max(LEAST_SPEED, 1.0 - by_pressure.value)
         mean, deviation = self.slowdown(application, neighbours, type_column, longer)
         value, low, high = (-math.expm1(-max(0.0, mean + side * WITHIN_80 * deviation)) for side in (0.0, -1.0, 1.0))
@@ -191,14 +195,13 @@ class SlowdownForecasts:
 
         ``longer_by_pressure``: the additional run time to expect by pressures alone.
         """
-        question = CoRunQuestion(
-            row_name(application), tuple(sorted(map(row_name, neighbours))), type_column, longer_by_pressure
-        )
+        longer = self.calibration.longer(type_column, longer_by_pressure)
+        question = CoRunQuestion(row_name(application), tuple(sorted(map(row_name, neighbours))), type_column, longer)
         if question not in self._answers:
             if len(self._answers) >= _ANSWERS_KEPT:
                 self._answers.clear()
             self._answers[question] = None if self.blend is None else self.blend.slowdown(question)
-        return self._answers.get(question) or ExpectedSlowdown(math.log1p(longer_by_pressure), 0.0)
+        return self._answers.get(question) or ExpectedSlowdown(math.log1p(longer), 0.0)
 
 
 NOTHING_OBSERVED = SlowdownForecasts()
@@ -221,25 +224,37 @@ def fit_slowdowns(
     for each in together:
         met.setdefault(each.application, set()).update(each.neighbours)
     observed = [_observed(each, alone.get((each.application, each.type_column))) for each in together]
+    predicted = [_by_pressure(each, known) for each in together]
+    calibration = calibrate(
+        [
+            Comparison(each.type_column, longer, math.expm1(seen.mean), seen.deviation * math.exp(seen.mean))
+            for each, longer, seen in zip(together, predicted, observed, strict=True)
+            if longer is not None and all(name in known for name in each.neighbours)
+        ]
+    )
     table = CoRunTable(
         questions=[
-            CoRunQuestion(each.application, each.neighbours, each.type_column, _by_pressure(each, known))
-            for each in together
+            CoRunQuestion(
+                each.application,
+                each.neighbours,
+                each.type_column,
+                None if longer is None else calibration.longer(each.type_column, longer),
+            )
+            for each, longer in zip(together, predicted, strict=True)
         ],
-        log_longer=np.array([each.mean for each in observed]),
+        log_longer=np.array([max(0.0, each.mean) for each in observed]),
         doubt=np.array([each.deviation for each in observed]),
         features=_features(known),
     )
     blend = yield from fit_in_steps(table)
-    return SlowdownForecasts(blend=blend, companions=met)
+    return SlowdownForecasts(blend=blend, companions=met, calibration=calibration)
 
 
 def _observed(record: CoRun, alone: CoRun | None) -> ExpectedSlowdown:
-    """Return the slowdown that a record shows, by what was observed of the program ``alone`` on the same type."""
+    """Return the slowdown that a record shows, by what was observed of the program ``alone`` on the same type; below 0
+    where it ran faster."""
     base, doubt = (0.0, record.doubt) if alone is None else (alone.log_speed, PERIOD_NOISE / math.sqrt(alone.periods))
-    return ExpectedSlowdown(
-        max(0.0, base - record.log_speed), math.hypot(doubt, PERIOD_NOISE / math.sqrt(record.periods))
-    )
+    return ExpectedSlowdown(base - record.log_speed, math.hypot(doubt, PERIOD_NOISE / math.sqrt(record.periods)))
 
 
 def _by_pressure(record: CoRun, known: Mapping[str, Classification]) -> float | None:

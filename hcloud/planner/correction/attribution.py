@@ -140,7 +140,7 @@ def feedback_from(context: PlanContext, view: RankSamples) -> Learnt | None:
     neighbours = [each for each, _ in context.fleet.holdings[at] if each.id != view.job.id]
     longer = _observed_longer(context, view, neighbours)
     if longer is None:
-        longer = EXCESS * max(_pressures(context, view, neighbours)[1].values(), default=0.0)
+        longer = _factor(context, view) * EXCESS * max(_pressures(context, view, neighbours)[1].values(), default=0.0)
     if is_straggler(context, view, kept=1.0 / (1.0 + longer)):
         return None
     mean, vcpus = deviation.measured.mean, view.held.resources.vcpus
@@ -175,13 +175,18 @@ def _tolerated(context: PlanContext, view: RankSamples, neighbours: list[Job], l
     known = view.known()
     if known is None:
         return {}
-    doubts: dict[str, tuple[float, float]] = {}
+    doubts, factor = dict[str, tuple[float, float]](), _factor(context, view)
     for source in sorted(excess):
-        tolerated, needed = known.tolerated[source], EXCESS * pressure[source] / longer
+        tolerated, needed = known.tolerated[source], factor * EXCESS * pressure[source] / longer
         if not tolerated.observed and tolerated.low <= needed < tolerated.value:
             doubts[source] = ((tolerated.value - needed) / (tolerated.value - tolerated.low), needed)
     source = min(doubts, key=lambda each: doubts[each][0], default="")
     return {source: max(TOLERATED_MIN, doubts[source][1])} if source else {}
+
+
+def _factor(context: PlanContext, view: RankSamples) -> float:
+    """Return how much of the additional run time that pressures predict really comes on the job's instance type."""
+    return context.snapshot.slowdowns.calibration.of(column_of(view.instance)).value
 
 
 def _observed_longer(context: PlanContext, view: RankSamples, neighbours: Sequence[Job]) -> float | None:

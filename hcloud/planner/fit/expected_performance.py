@@ -220,21 +220,21 @@ def _ratio(curve: PerformanceCurve, to: float, base: float) -> ExpectedPerforman
     return ExpectedPerformance(mean=target.mean - current.mean, deviation=deviation)
 
 
-def losses_beside(resident: Sensitivity, pressures: Floats) -> Floats:
+def losses_beside(resident: Sensitivity, pressures: Floats, factors: Floats | float = 1.0) -> Floats:
     """Return the share (0..1) of performance ``resident`` is expected to lose under ``pressures``, shape ``(K, N)``.
 
     Run time grows in proportion to pressure (iBench's second claim), so that 5 % is lost at ``bears``; the resource
-    with the largest loss decides.
+    with the largest loss decides. ``factors``: how much of that additional run time really comes, shape ``(N,)``.
     """
     felt = np.minimum(pressures, FULL) / np.maximum(resident.bears, 1.0)[:, None]
     worst = np.maximum.reduce(felt, axis=0, initial=0.0)
-    lost: Floats = 1.0 - 1.0 / (1.0 + EXCESS * worst)
+    lost: Floats = 1.0 - 1.0 / (1.0 + EXCESS * factors * worst)
     return lost
 
 
-def loss_beside(resident: Sensitivity, pressures: Floats) -> float:
+def loss_beside(resident: Sensitivity, pressures: Floats, factor: float = 1.0) -> float:
     """Return :func:`losses_beside` on one machine, ``pressures`` of shape ``(K,)``; faster than arrays for one."""
-    return 1.0 - 1.0 / (1.0 + longer_beside(resident, pressures))
+    return 1.0 - 1.0 / (1.0 + factor * longer_beside(resident, pressures))
 
 
 def longer_beside(resident: Sensitivity, pressures: Floats) -> float:

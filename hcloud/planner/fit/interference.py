@@ -199,6 +199,9 @@ class PressureState:
     """Machines without units that were asked to stop."""
     residents: list[tuple[Sensitivity, ...]]
     """Sensitivities of each machine's units."""
+    factors: Floats
+    """Shape ``(N,)``: how much of the additional run time that pressures predict really comes on each machine's type.
+    It counts in expected losses; limits (``state``) are those of the pressures themselves."""
     changes: array[int] = field(default_factory=lambda: array("q"))
     """Machines changed, in order."""
     journal: list[tuple[int, Sensitivity, bool]] = field(default_factory=list)
@@ -447,6 +450,7 @@ def open_pressure(
         level=_pools(expected, classes),
         quiet=~np.array(ending, dtype=np.bool_),
         residents=list(standing.present),
+        factors=np.ones(len(residents)),
         standing=standing,
     )
 

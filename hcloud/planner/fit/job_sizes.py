@@ -236,6 +236,8 @@ class RankSizes:
     """Sensitivity of the application; None if unknown or if the order ignores it."""
     beside: Amounts | None
     """Pressure caused by the residents, shape ``(K, N)``; None if the order ignores it."""
+    factors: Amounts | None = None
+    """How much of the loss that pressures predict really comes, shape ``(N,)``; None: all of it."""
     observed: ObservedSlowdowns | None = None
     """What was observed of the application among others; None: nothing was."""
     residents: Sequence[tuple[Sensitivity, ...]] = ()
@@ -250,7 +252,7 @@ class RankSizes:
         newcomer, count = self.newcomer, len(self.job_sizes.fleet.instances)
         if newcomer is None or self.beside is None or not count:
             return np.zeros(count)
-        losses = losses_beside(newcomer, self.beside)
+        losses = losses_beside(newcomer, self.beside, 1.0 if self.factors is None else self.factors)
         if self.observed is None:
             return losses
         return or_else(-np.expm1(-self.observed.own(newcomer, self.residents, range(count))), losses)
@@ -272,7 +274,8 @@ class RankSizes:
         newcomer, loss = self.newcomer, 0.0
         if newcomer is not None and self.beside is not None:
             own = math.nan if self.observed is None else float(self.observed.own(newcomer, self.residents, [at])[0])
-            loss = loss_beside(newcomer, self.beside[:, at]) if math.isnan(own) else -math.expm1(-own)
+            factor = 1.0 if self.factors is None else float(self.factors[at])
+            loss = loss_beside(newcomer, self.beside[:, at], factor) if math.isnan(own) else -math.expm1(-own)
         return self.job_sizes.granted_on(self.application, self.aim, self.job_sizes.fleet.kinds, at, loss)
 
     def vcpus_on(self, places: Places) -> Amounts:

@@ -91,7 +91,7 @@ class ObservedSlowdowns:
             return 0.0
         longer = longer_beside(resident, np.add.reduce([each.expected for each in company]))
         if not observed:
-            return math.log1p(longer)
+            return math.log1p(self.forecasts.calibration.longer(type_column, longer))
         return self.forecasts.slowdown(resident.name, [each.name for each in company], type_column, longer).mean
 
 

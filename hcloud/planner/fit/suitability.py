@@ -105,6 +105,8 @@ class Suitability(JobSizes):
             plan_cache.keep("standing", self.state.standing)
             slowdowns, columns = self.snapshot.slowdowns, self.fleet.type_columns
             if slowdowns.blend is not None:
+                of_types = np.array([slowdowns.calibration.of(column).value for column in columns])
+                self.state.factors = of_types[self.fleet.type_at] if columns else self.state.factors
                 self.state.observed = ObservedSlowdowns(
                     forecasts=slowdowns,
                     type_columns=[columns[at] for at in self.fleet.type_at.tolist()],
@@ -280,6 +282,7 @@ class Suitability(JobSizes):
             aim=aim,
             newcomer=newcomer,
             beside=None if pressure is None else pressure.expected_now(),
+            factors=None if pressure is None else pressure.factors,
             observed=observed,
             residents=() if observed is None or pressure is None else tuple(pressure.residents),
         )
@@ -303,7 +306,9 @@ class Suitability(JobSizes):
         if found.relaxed or not self.needs.tolerable_neighbours:
             observed = pressure.observed_of(newcomer)
             own = math.nan if observed is None else float(observed.own(newcomer, pressure.residents, [found.at])[0])
-            expected = loss_beside(newcomer, pressure.expected[:, found.at]) if math.isnan(own) else -math.expm1(-own)
+            expected = -math.expm1(-own)
+            if math.isnan(own):
+                expected = loss_beside(newcomer, pressure.expected[:, found.at], float(pressure.factors[found.at]))
             self.observed_beside = self.observed_beside or not math.isnan(own)
             self.loss = max(self.loss, expected)
         return found.at

@@ -109,7 +109,8 @@ def soonest_choice(
         return None
     slower = np.zeros(places.size) if preference is None else preference[places] - preference[places].min()
     if places.size > MOST_COMPARED:
-        own = slower + LASTS * np.log1p(_longer(newcomer.bears[:, None], pressure.expected[:, places]))
+        longer = _longer(newcomer.bears[:, None], pressure.expected[:, places], pressure.factors[places])
+        own = slower + LASTS * np.log1p(longer)
         nearest = np.sort(np.argsort(own, kind="stable")[:MOST_COMPARED])
         places, slower = places[nearest], slower[nearest]
     cost_s = added_s(pressure, newcomer, places, run_s * np.exp(slower), company)
@@ -141,15 +142,15 @@ def added_s(
     counts = np.maximum(1.0, by_machine(np.ones(len(of))))
     part = np.minimum(1.0, left_s / alone_s[of])
     weighed = np.array([by_machine(row) for row in caused * part]).reshape(len(caused), places.size)
-    longer = _longer(newcomer.bears[:, None], weighed)
+    longer = _longer(newcomer.bears[:, None], weighed, pressure.factors[places])
     observed, residents = pressure.observed_of(newcomer), pressure.residents
     if observed is not None:
         own = np.expm1(observed.own(newcomer, residents, places.tolist()))
         longer = or_else(own * by_machine(part) / counts, longer)
     done_s = alone_s * (1.0 + longer)
 
-    others = pressure.expected[:, places[of]] - caused
-    before, after = _longer(bears, others), _longer(bears, others + newcomer.expected[:, None])
+    others, factors = pressure.expected[:, places[of]] - caused, pressure.factors[places[of]]
+    before, after = _longer(bears, others, factors), _longer(bears, others + newcomer.expected[:, None], factors)
     shared_s = np.minimum(left_s * (1.0 + before), done_s[of])
     delays = by_machine(shared_s * (1.0 - (1.0 + before) / (1.0 + after)))
     if observed is not None:
@@ -158,10 +159,11 @@ def added_s(
     return np.asarray(done_s + delays)
 
 
-def _longer(bears: Floats, pressures: Floats) -> Floats:
-    """Return by how much ``pressures`` lengthen runs that lose 5 % at ``bears``, as a share; shapes ``(K, N)``."""
+def _longer(bears: Floats, pressures: Floats, factors: Floats) -> Floats:
+    """Return by how much ``pressures`` lengthen runs that lose 5 % at ``bears``, as a share; shapes ``(K, N)``, of
+    ``factors`` ``(N,)``."""
     worst = (np.minimum(pressures, FULL) / np.maximum(bears, 1.0)).max(axis=0, initial=0.0)
-    return np.asarray(EXCESS * worst)
+    return np.asarray(EXCESS * factors * worst)
 
 
 ORDER: Final[PlacementOrder] = CoSchedule()

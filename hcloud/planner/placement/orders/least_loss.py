@@ -54,7 +54,7 @@ def least_loss_choice(
     if not places.size:
         return None
     slower, observed = 0.0 if preference is None else preference[places], pressure.observed_of(newcomer)
-    lengthened = _lengthened(newcomer.bears[:, None], pressure.expected[:, places])
+    lengthened = _lengthened(newcomer.bears[:, None], pressure.expected[:, places], pressure.factors[places])
     own = LASTS * lengthened + slower
     if observed is not None:
         if places.size > MOST_LOOKED_UP:
@@ -79,20 +79,21 @@ def _harm(pressure: PressureState, newcomer: Sensitivity, places: Places) -> Flo
     if not residents:
         return np.zeros(places.size)
     bears, own = np.array([each.bears for each in residents]).T, np.array([each.expected for each in residents]).T
-    others = pressure.expected[:, places[where]] - own
-    more = _lengthened(bears, others + newcomer.expected[:, None]) - _lengthened(bears, others)
+    others, factors = pressure.expected[:, places[where]] - own, pressure.factors[places[where]]
+    more = _lengthened(bears, others + newcomer.expected[:, None], factors) - _lengthened(bears, others, factors)
     harm: Floats = np.bincount(where, weights=more, minlength=places.size).astype(np.float64)
     observed = pressure.observed_of(newcomer)
     return harm if observed is None else or_else(observed.harm(newcomer, pressure.residents, places.tolist()), harm)
 
 
-def _lengthened(bears: Floats, pressures: Floats) -> Floats:
+def _lengthened(bears: Floats, pressures: Floats, factors: Floats) -> Floats:
     """Return the logarithm of the factor by which ``pressures`` lengthen runs that lose 5 % at ``bears``.
 
-    Shapes ``(K, N)``, ``bears`` also ``(K, 1)``; see :func:`hcloud.planner.fit.expected_performance.losses_beside`.
+    Shapes ``(K, N)``, ``bears`` also ``(K, 1)``, ``factors`` ``(N,)``; see
+    :func:`hcloud.planner.fit.expected_performance.losses_beside`.
     """
     worst = (np.minimum(pressures, FULL) / np.maximum(bears, 1.0)).max(axis=0, initial=0.0)
-    longer: Floats = np.log1p(EXCESS * worst)
+    longer: Floats = np.log1p(EXCESS * factors * worst)
     return longer
 
 
