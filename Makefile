@@ -43,7 +43,7 @@ bench: setup  ## the performance targets, printed with this machine's descriptio
 bench-accuracy: setup  ## how well applications are known from two runs, on real measurements
 	@$(PYTHON) -m bench.accuracy
 
-bench-interference: setup  ## slowdowns beside real neighbour programs, predicted and measured (an idle machine, 15 minutes)
+bench-interference: setup  ## slowdowns beside real neighbour programs, predicted and measured (an idle machine, 20 minutes)
 	@$(PYTHON) -m bench.interference $(ARGS)
 
 bench-mission: setup  ## 20 runs of 10 programs: the default policy beside simple rules (an idle machine, 25 minutes)

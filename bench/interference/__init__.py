@@ -12,13 +12,15 @@ from bench.rows import Row
 def run() -> list[Row]:
     """Measure pairs of programs on this machine and judge what was predicted of them."""
     from bench.interference.judge import rows, table
-    from bench.interference.pairs import CASTS, measure, missing
+    from bench.interference.measuring import measure, missing, real_measurer
+    from bench.interference.pairs import CASTS
 
     cast = CASTS["test"]
     lacking = missing(cast)
     if lacking:
         print(f"  skipped, because these packages are not installed: {' '.join(lacking)}")
         return []
-    found = measure(cast)
+    with real_measurer(cast) as measurer:
+        found = measure(cast, measurer)
     print(table(found))
     return rows(found)

@@ -1,43 +1,28 @@
-"""Programs beside real programs: what probes of each say, and how much slower they really are together."""
+"""Programs beside real programs: which meet, and what was measured of them."""
 
 from __future__ import annotations
 
 import json
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
-from hcloud.classifier.gaussian import GaussianFoldIn
-from hcloud.classifier.library import Library, MeasuredApplication, Question
-from hcloud.classifier.needed_quality import ToleranceScale
-from hcloud.classifier.source_selection import choose_sources, source_prior
-from hcloud.cli.bootstrap import load_recipes
+from hcloud.classifier.library import Library
 from hcloud.config import package_data
 from hcloud.config.profiles import load_library
-from hcloud.core.errors import Unmeasurable
-from hcloud.core.estimates import Measure
-from hcloud.engine.host import EngineHost
-from hcloud.profiler.bootstrap import subject
-from hcloud.profiler.measure import Bench
-from hcloud.profiler.recipes import Recipe, missing_packages, prepared
-from hcloud.profiler.reference_runs import BESIDE_VCPUS
-from hcloud.profiler.repeats import Interval, interval
-from hcloud.profiler.sources import source_named
-from hcloud.profiler.subject import Stage
+from hcloud.core.errors import BadInput
 
 NEIGHBOURS_EACH = 2
-PROBE_S = 3.0
-LOOK_S = 2.4
-SETTLE_S = 0.2
-ROUNDS_MIN, ROUNDS_MAX = 5, 14
-TIGHT = 0.04
-"""A slowdown is measured until its 95 % limits are at most so far from it, or the rounds are used up."""
-PATIENCE_S = 600.0
-SIDES = (Question.TOLERATED, Question.CAUSED)
-NOT_HERE = ("network-bandwidth",)
-"""Copies have no network here."""
+PLACES_OF_TRIPLES = ((True, True), (True, False), (False, False))
+"""Which of two neighbours share a program's core, from triple to triple. Those that do not share another core."""
+
+
+class Place(NamedTuple):
+    """A neighbour, and where it runs."""
+
+    neighbour: str
+    same_core: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +36,8 @@ class Cast:
     """Where they meet: on another core (False), on the same (True)."""
     repeats: int = 1
     """How often each pair is measured; the second time after all others were measured once."""
+    has_triples: bool = True
+    """Whether each program also meets two of its neighbours at once."""
 
     def programs(self) -> tuple[str, ...]:
         """Return everybody, once."""
@@ -62,6 +49,14 @@ class Cast:
             others = [name for name in self.neighbours if name != victim]
             for step in range(self.neighbours_each):
                 yield victim, others[(at + step) % len(others)]
+
+    def triples(self) -> Iterator[tuple[str, tuple[Place, ...]]]:
+        """Yield each program with two neighbours it meets in pairs, too: both on its core, one, or none in turn."""
+        partners = dict[str, list[str]]()
+        for victim, neighbour in self.partners():
+            partners.setdefault(victim, []).append(neighbour)
+        for at, (victim, met) in enumerate(partners.items() if self.has_triples else ()):
+            yield victim, tuple(map(Place, met, PLACES_OF_TRIPLES[at % len(PLACES_OF_TRIPLES)]))
 
 
 CASTS = {
@@ -81,6 +76,7 @@ CASTS = {
         neighbours_each=6,
         places=(False,),
         repeats=2,
+        has_triples=False,
     ),
 }  # fmt: skip
 """How predictions are made was chosen on ``design``; ``test`` was measured afterwards. ``ranks`` asks whether needed
@@ -94,6 +90,8 @@ class Probed:
     tolerated: Mapping[str, float]
     caused: Mapping[str, float]
     busy_vcpus: float = 1.0
+    spreads: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    """95 % half-widths in points, by side and source; as a profile states them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,26 +106,54 @@ class Pair:
     high: float
     repeat: int = 0
 
+    @property
+    def key(self) -> tuple[object, ...]:
+        """What was measured: the same for a measurement made again."""
+        return (self.victim, self.neighbour, self.same_core, self.repeat)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Triple:
+    """A program beside two neighbours, and how many times longer it took than alone."""
+
+    victim: str
+    places: tuple[Place, ...]
+    slowdown: float
+    low: float
+    high: float
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
     """Everything that was measured."""
 
-    probed: Mapping[str, Probed]
-    pairs: tuple[Pair, ...]
+    probed: Mapping[str, Probed] = field(default_factory=dict)
+    pairs: tuple[Pair, ...] = ()
+    triples: tuple[Triple, ...] = ()
 
     def write(self, path: Path) -> None:
-        """Keep it, to judge it again later."""
-        path.write_text(json.dumps(asdict(self), indent=1) + "\n")
+        """Keep it, to judge it again later, or to go on measuring. A kill leaves the old file or the new one."""
+        fresh = path.with_name(f"{path.name}.new")
+        fresh.write_text(json.dumps(asdict(self), indent=1) + "\n")
+        fresh.replace(path)
 
 
 def read(path: Path) -> Found:
-    """Return what ``Found.write`` kept."""
-    kept = json.loads(path.read_text())
-    return Found(
-        probed={name: Probed(**each) for name, each in kept["probed"].items()},
-        pairs=tuple(Pair(**each) for each in kept["pairs"]),
-    )
+    """Return what ``Found.write`` kept, also of versions without triples. Raises BadInput."""
+    try:
+        kept = json.loads(path.read_text())
+        return Found(
+            probed={name: Probed(**each) for name, each in kept["probed"].items()},
+            pairs=tuple(Pair(**each) for each in kept["pairs"]),
+            triples=tuple(
+                Triple(**{**each, "places": tuple(Place(*place) for place in each["places"])})
+                for each in kept.get("triples", ())
+            ),
+        )
+    except OSError as error:
+        raise BadInput(f"{path}: cannot be read: {error.strerror}") from error
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise BadInput(f"{path}: not what this benchmark keeps ({error}); give a file that --out wrote") from error
 
 
 def shipped_library() -> Library:
@@ -139,129 +165,3 @@ def without(library: Library, *names: str) -> Library:
     """Return the library as if these programs (whatever their input) had never been measured."""
     programs = {library.known[name].program for name in names if name in library.known} | set(names)
     return Library(known={name: each for name, each in library.known.items() if each.program not in programs})
-
-
-def missing(cast: Cast) -> tuple[str, ...]:
-    """Return the Debian packages that are wanting for the programs of this benchmark."""
-    recipes = load_recipes(package_data.path("profiles") / "recipes")
-    return missing_packages(recipes[name] for name in cast.programs())
-
-
-def measure(cast: Cast, say: Callable[[str], None] = print) -> Found:
-    """Probe every program, then measure the pairs."""
-    library, recipes = shipped_library(), load_recipes(package_data.path("profiles") / "recipes")
-    wanted = cast.programs()
-    with ExitStack() as stack:
-        folders = {name: stack.enter_context(prepared(recipes[name])) for name in wanted}
-        probed = {}
-        for name in wanted:
-            probed[name] = _probed(name, recipes[name], folders[name], without(library, name))
-            say(f"  probed {name}: {_described(probed[name])}")
-        pairs = list[Pair]()
-        for repeat in range(cast.repeats):
-            for victim, neighbour in cast.partners():
-                met = [
-                    _together(victim, neighbour, recipes, folders, same_core=same, repeat=repeat)
-                    for same in cast.places
-                ]
-                pairs += met
-                say(f"  {victim} beside {neighbour}: " + ", ".join(f"{each.slowdown:.2f}" for each in met))
-    return Found(probed=probed, pairs=tuple(pairs))
-
-
-def _described(probed: Probed) -> str:
-    parts = [f"tolerates {value:.0f} {source}" for source, value in probed.tolerated.items()]
-    return ", ".join(parts + [f"causes {value:.0f} {source}" for source, value in probed.caused.items()])
-
-
-def _probed(name: str, recipe: Recipe, folder: Path, library: Library) -> Probed:
-    """Probe as a profile does on two machines: with twice the two sources that leave least to guess, by a library that
-    does not know the program."""
-    fitted = {question: GaussianFoldIn().fit(library.rows(question)) for question in SIDES}
-    prior = source_prior(fitted, ToleranceScale.of(library))
-    first = choose_sources(prior, left_out=NOT_HERE).sources
-    sources = (*first, *choose_sources(prior, left_out=NOT_HERE, besides=first).sources)
-    with Bench(subject(name, recipe, folder), EngineHost(), run_s=LOOK_S, deadline_s=PATIENCE_S) as bench:
-        rate = bench.rate(BESIDE_VCPUS, within_s=PROBE_S)
-        return Probed(
-            busy_vcpus=rate.use[0] if rate.use else BESIDE_VCPUS,
-            tolerated=_cells(sources, Question.TOLERATED, bench.tolerated),
-            caused=_cells(sources, Question.CAUSED, bench.caused),
-        )
-
-
-def _cells(sources: Sequence[str], question: Question, ask: Callable[..., object]) -> dict[str, float]:
-    found = {}
-    for source in sources:
-        try:
-            reading = ask(source_named(source), BESIDE_VCPUS, within_s=PROBE_S)
-        except Unmeasurable as error:
-            print(f"  {question} {source}: {error}")
-            continue
-        found[source] = float(reading.value)  # type: ignore[attr-defined]
-    return found
-
-
-def observed(name: str, question: Question, cells: Mapping[str, float]) -> MeasuredApplication:
-    """Return probes as the classifier takes them."""
-    return MeasuredApplication(name=name, cells={question: dict(cells)})
-
-
-def _together(
-    victim: str,
-    neighbour: str,
-    recipes: Mapping[str, Recipe],
-    folders: Mapping[str, Path],
-    *,
-    same_core: bool,
-    repeat: int,
-) -> Pair:
-    with _stage(victim, recipes, folders) as watched, _stage(neighbour, recipes, folders) as other:
-        if not same_core:
-            other.cpus = other.cpus[::-1]
-        apart = _slowdown(watched, other)
-    return Pair(
-        victim=victim,
-        neighbour=neighbour,
-        same_core=same_core,
-        slowdown=apart.value,
-        low=apart.low,
-        high=apart.high,
-        repeat=repeat,
-    )
-
-
-@contextmanager
-def _stage(name: str, recipes: Mapping[str, Recipe], folders: Mapping[str, Path]) -> Iterator[Stage]:
-    made = subject(name, recipes[name], folders[name])
-    stage = Stage(made, EngineHost(), run_s=LOOK_S, deadline=time.monotonic() + PATIENCE_S)
-    try:
-        yield stage
-    finally:
-        stage.clear()
-
-
-def _slowdown(watched: Stage, other: Stage) -> Interval:
-    """Alternate windows alone (the neighbour held) and beside it; only their ratio counts."""
-    other.play(BESIDE_VCPUS)
-    watched.play(BESIDE_VCPUS)
-    other.attend(LOOK_S / 2)  # both are past their start
-    watched.sample(Measure.PROGRESS, BESIDE_VCPUS)
-    ratios = []
-    for at in range(ROUNDS_MAX):
-        rates = dict[bool, float]()
-        for alone in (True, False) if at % 2 == 0 else (False, True):
-            if alone:
-                with other.paused():
-                    rates[alone] = _settled(watched)
-            else:
-                rates[alone] = _settled(watched)
-        ratios.append(rates[True] / rates[False])
-        if len(ratios) >= ROUNDS_MIN and interval(ratios).half_width <= TIGHT:
-            break
-    return interval(ratios)
-
-
-def _settled(watched: Stage) -> float:
-    watched.attend(SETTLE_S)
-    return watched.sample(Measure.PROGRESS, BESIDE_VCPUS)
