@@ -22,9 +22,16 @@ Rule = TypeVar("Rule", bound=Named)
 class Registry(Generic[Rule]):
     """The rules of one kind, HCloud's own first, in order of registration."""
 
-    def __init__(self, kind: str, accepted: RuleNames, uses_classifications: Callable[[Rule], bool]) -> None:
+    def __init__(
+        self,
+        kind: str,
+        accepted: RuleNames,
+        uses_classifications: Callable[[Rule], bool],
+        takes_turns: Callable[[Rule], bool] = lambda _: False,
+    ) -> None:
         """``kind`` names the rules in messages; ``accepted`` are the names that the policy's key accepts."""
         self._kind, self._accepted, self._uses_classifications = kind, accepted, uses_classifications
+        self._takes_turns = takes_turns
         self._rules: dict[str, Rule] = {}
 
     def __iter__(self) -> Iterator[Rule]:
@@ -39,7 +46,9 @@ class Registry(Generic[Rule]):
         """
         if self._rules.setdefault(rule.name, rule) is not rule:
             raise ValueError(f"there is another {self._kind} {rule.name!r}")
-        self._accepted.add(rule.name, uses_classifications=self._uses_classifications(rule))
+        self._accepted.add(
+            rule.name, uses_classifications=self._uses_classifications(rule), takes_turns=self._takes_turns(rule)
+        )
 
     def named(self, name: str) -> Rule:
         """Return the rule that a policy calls ``name``. Raises KeyError; a checked policy names none that is not

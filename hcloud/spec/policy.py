@@ -41,6 +41,7 @@ ORDERS = RuleNames(
         "tarcil",
         "co_schedule",
     ),
+    in_turns=("co_schedule",),
 )
 """The placement orders; each is a file of ``hcloud/planner/placement/orders``."""
 STRATEGIES = RuleNames(plain=("best_value", "sr", "odf", "odm"), classified=("hf", "hm"))
@@ -378,6 +379,13 @@ class PlacementPolicy:
     """Limit of comparisons (instances times resources) per job; then the search takes the best one so far."""
 
     def __post_init__(self) -> None:
+        if self.pause_step_s > 0.0 and not ORDERS.takes_turns(self.order):
+            orders = " or ".join(order for order in ORDERS if ORDERS.takes_turns(order))
+            raise AtKey(
+                "pause_step_s",
+                f"needs order: {orders}; with {self.order} no job is paused for another",
+                otherwise=("order", f"must be {orders} with pause_step_s ({self.pause_step_s:g}), or that must be 0"),
+            )
         if self.pause_step_s > 0.0 and self.neighbours != "observed":
             raise AtKey("pause_step_s", "needs neighbours: observed; only jobs that were observed together are paused")
 

@@ -17,26 +17,39 @@ from pydantic_core import PydanticKnownError, core_schema
 class RuleNames:
     """The names that one key accepts. As an annotation of the key it refuses all others."""
 
-    def __init__(self, *, plain: Iterable[str], classified: Iterable[str]) -> None:
-        """Accept the names ``plain`` and, of rules that use classifications of applications, ``classified``."""
+    def __init__(self, *, plain: Iterable[str], classified: Iterable[str], in_turns: Iterable[str] = ()) -> None:
+        """Accept the names ``plain`` and, of rules that use classifications of applications, ``classified``.
+
+        ``in_turns``: those of them by which jobs may be paused for each other.
+        """
         self._classified = dict.fromkeys(plain, False) | dict.fromkeys(classified, True)
+        self._in_turns = set(in_turns)
 
     def __iter__(self) -> Any:
         """Iterate over all names, HCloud's own first."""
         return iter(self._classified)
 
-    def add(self, name: str, *, uses_classifications: bool) -> None:
+    def add(self, name: str, *, uses_classifications: bool, takes_turns: bool = False) -> None:
         """Accept ``name`` too.
 
         Raises:
-            ValueError: it is accepted already, with another answer to ``uses_classifications``.
+            ValueError: it is accepted already, with another answer to ``uses_classifications`` or ``takes_turns``.
         """
+        is_new = name not in self._classified
         if self._classified.setdefault(name, uses_classifications) is not uses_classifications:
             raise ValueError(f"the policy states that {name!r} has uses_classifications={not uses_classifications}")
+        if is_new and takes_turns:
+            self._in_turns.add(name)
+        if self.takes_turns(name) is not takes_turns:
+            raise ValueError(f"the policy states that {name!r} has takes_turns={not takes_turns}")
 
     def uses_classifications(self, name: str) -> bool:
         """Return whether the rule ``name`` depends on what is known about applications."""
         return self._classified[name]
+
+    def takes_turns(self, name: str) -> bool:
+        """Return whether jobs may be paused for each other by the rule ``name``."""
+        return name in self._in_turns
 
     def _check(self, name: object) -> str:
         if isinstance(name, str) and name in self._classified:

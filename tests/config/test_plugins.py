@@ -51,6 +51,7 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install
     for registry, names in ((orders._ORDERS, ORDERS), (strategies._STRATEGIES, STRATEGIES)):
         monkeypatch.setattr(registry, "_rules", dict(registry._rules))
         monkeypatch.setattr(names, "_classified", dict(names._classified))
+        monkeypatch.setattr(names, "_in_turns", set(names._in_turns))
     monkeypatch.syspath_prepend(tmp_path)
 
     def install(text: str, *, name: str = "fullest", group: str = "placement_orders") -> Path:
@@ -106,6 +107,16 @@ def test_a_policy_profiles_jobs_if_an_installed_order_needs_classifications(inst
     path = write_policy(install(text), "fullest")
     path.write_text(path.read_text() + "provisioning: {strategy: best_value}\n")
     assert load_policy(path).profiles_when == "beside"
+
+
+def test_turns_are_accepted_with_an_installed_order_that_takes_them_and_no_other(install: Install) -> None:
+    turns = "placement: {order: fullest, neighbours: observed, pause_step_s: 60}\nprofiling: {when: beside}\n"
+    path = write_policy(install(TOY.replace("OrderNeeds()", "OrderNeeds(turns=True)")), "fullest")
+    path.write_text(turns)
+    assert load_policy(path).placement.pause_step_s == 60.0
+    path.write_text(turns.replace("fullest", "paragon"))
+    with pytest.raises(ConfigError, match="needs order: co_schedule or fullest; with paragon no job is paused"):
+        load_policy(path)
 
 
 def test_an_unknown_order_is_one_sentence_with_the_known_names(install: Install) -> None:

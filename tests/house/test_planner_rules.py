@@ -56,6 +56,7 @@ def test_each_order_a_policy_may_name_is_one_file() -> None:
     assert files == set(ORDERS)
     assert {name: orders.order_named(name).name for name in ORDERS} == {name: name for name in ORDERS}
     assert all(orders.order_named(name).needs.classifications is ORDERS.uses_classifications(name) for name in ORDERS)
+    assert all(orders.order_named(name).needs.turns is ORDERS.takes_turns(name) for name in ORDERS)
 
 
 def test_each_strategy_a_policy_may_name_is_registered() -> None:

@@ -297,9 +297,11 @@ def test_a_planner_that_forgets_the_step_switches_at_once(monkeypatch: pytest.Mo
     assert of(decide(snapshot, turns(pause_step_s=0.001)), Pause)
 
 
-def test_turns_without_observed_neighbours_are_refused_as_nothing_would_ever_be_paused() -> None:
+def test_turns_are_refused_where_nothing_would_ever_be_paused() -> None:
     with pytest.raises(ValueError, match="needs neighbours: observed"):
         turns(neighbours="pressures")
+    with pytest.raises(ValueError, match="needs order: co_schedule; with least_loss no job is paused for another"):
+        turns(order="least_loss")
     with pytest.raises(ValueError, match=r"must be 0 with profiling\.when: never"):
         replace(TURNS, profiling=ProfilingPolicy(when="never"))
 

@@ -11,7 +11,9 @@ from hcloud.planner.placement.order import PlacementOrder
 from hcloud.planner.registry import Registry
 from hcloud.spec.policy import ORDERS
 
-_ORDERS = Registry[PlacementOrder]("placement order", ORDERS, lambda order: order.needs.classifications)
+_ORDERS = Registry[PlacementOrder](
+    "placement order", ORDERS, lambda order: order.needs.classifications, lambda order: order.needs.turns
+)
 register, order_named = _ORDERS.register, _ORDERS.named
 
 for _module in iter_modules(__path__):
