@@ -125,17 +125,12 @@ class JobQueue:
             if entry[NUMBER] not in self.removed and entry[NUMBER] not in segment.left_out:
                 yield entry[JOB]
 
-    def walk(self, hopeless: Hopeless) -> QueueWalk:
-        """Return a walk through the jobs in order, without the rest of segments that are ``hopeless``."""
-        return QueueWalk(self, hopeless)
-
 
 @dataclass(slots=True, eq=False)
 class QueueWalk:
     """One pass through a queue. Whether a segment is hopeless is asked before each of its jobs."""
 
     queue: JobQueue
-    hopeless: Hopeless
     left_out: dict[QueueSegment, int] = field(default_factory=dict)
     """The segments that were left out, each with the place of the first job that was."""
     _passed: dict[QueueSegment, int] = field(default_factory=dict)
@@ -143,8 +138,9 @@ class QueueWalk:
     _heap: list[tuple[Key, int, QueueSegment]] = field(default_factory=list)
     _key: Key | None = None
 
-    def __iter__(self) -> Iterator[tuple[QueueSegment, Job]]:
-        """Yield the jobs in order, each with its segment."""
+    def jobs(self, hopeless: Hopeless) -> Iterator[tuple[QueueSegment, Job]]:
+        """Yield the jobs in order, each with its segment, without the rest of segments that are ``hopeless``."""
+        # Not kept: what decides it may ask the walk, and such a cycle of references would hold the whole plan.
         heap, removed, passed = self._heap, self.queue.removed, self._passed
         for segment in self.queue.segments:
             passed[segment] = segment.served
@@ -152,7 +148,7 @@ class QueueWalk:
         while heap:
             self._key, at, segment = heappop(heap)
             self.left_out[segment] = at
-            if self.hopeless(segment):
+            if hopeless(segment):
                 continue
             del self.left_out[segment]
             entry = segment.entries[at]

@@ -103,21 +103,21 @@ def segment(rank: int, *numbers: int, left_out: frozenset[int] = frozenset()) ->
     )
 
 
-def numbers_of(walk: QueueWalk) -> list[int]:
-    return [number_of(each.id) for _, each in walk]
+def numbers_of(walk: QueueWalk, hopeless: bool = False) -> list[int]:
+    return [number_of(each.id) for _, each in walk.jobs(lambda _: hopeless)]
 
 
 def test_jobs_of_equal_rank_are_served_oldest_first_whatever_their_group() -> None:
     queue = JobQueue(segments=[segment(1, 2, 9), segment(0, 5, 7), segment(1, 1, 4)])
-    assert numbers_of(queue.walk(lambda _: False)) == [5, 7, 1, 2, 4, 9]
+    assert numbers_of(QueueWalk(queue)) == [5, 7, 1, 2, 4, 9]
 
 
 def test_walk_leaves_out_the_rest_of_a_segment_once_it_is_hopeless_and_counts_it() -> None:
     queue = JobQueue(segments=[segment(0, 1, 3, 5, 7, left_out=frozenset([7])), segment(0, 2, 4, 6)])
     first = queue.segments[0]
     seen = list[int]()
-    walk = queue.walk(lambda each: each is first and len(seen) > 2)
-    for _, each in walk:
+    walk = QueueWalk(queue)
+    for _, each in walk.jobs(lambda each: each is first and len(seen) > 2):
         seen.append(number_of(each.id))
     assert seen == [1, 2, 3, 4, 6]
     assert walk.rest(first) == 1
@@ -125,12 +125,12 @@ def test_walk_leaves_out_the_rest_of_a_segment_once_it_is_hopeless_and_counts_it
 
 def test_resumed_segment_goes_on_behind_the_present_job() -> None:
     queue = JobQueue(segments=[segment(0, 1, 3, 5, 7), segment(0, 2, 4, 6)])
-    first, hopeless, seen = queue.segments[0], True, list[int]()
-    walk = queue.walk(lambda each: each is first and hopeless)
-    for _, each in walk:
+    first, seen = queue.segments[0], list[int]()
+    walk, hopeless = QueueWalk(queue), [first]
+    for _, each in walk.jobs(hopeless.__contains__):
         seen.append(number_of(each.id))
         if seen == [2, 4]:
-            hopeless = False
+            hopeless.clear()
             walk.resume(first)
             assert walk.rest(queue.segments[1]) == 1
     assert seen == [2, 4, 5, 6, 7]
@@ -140,10 +140,9 @@ def test_removed_jobs_are_neither_served_nor_counted() -> None:
     queue = JobQueue(segments=[segment(0, 1, 2, 3, 4)])
     queue.remove(waiting(1), queue.segments[0].group, queue.segments[0])
     queue.remove(waiting(3), queue.segments[0].group)
-    walk = queue.walk(lambda _: False)
-    assert numbers_of(walk) == [2, 4]
-    stopped = queue.walk(lambda _: True)
-    assert numbers_of(stopped) == []
+    assert numbers_of(QueueWalk(queue)) == [2, 4]
+    stopped = QueueWalk(queue)
+    assert numbers_of(stopped, hopeless=True) == []
     assert stopped.rest(queue.segments[0]) == 2
 
 

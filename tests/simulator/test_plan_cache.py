@@ -1,6 +1,7 @@
 """The cache between plans saves time but changes no decision: plans are the same with and without it."""
 
 import copy
+import gc
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
@@ -51,6 +52,32 @@ def plans_that_differ(folder: Path, strategy: str, plan_cache: PlanCache) -> int
 @pytest.mark.parametrize("strategy", ["hm", "sr"])
 def test_plan_does_not_depend_on_the_cache(tmp_path: Path, strategy: str) -> None:
     assert plans_that_differ(tmp_path, strategy, PlanCache()) == 0
+
+
+def unreachable_after_plans(folder: Path) -> list[int]:
+    """Simulate, and return how many objects each plan leaves that only the garbage collector can free."""
+    found = list[int]()
+
+    def plan(snapshot: Snapshot, policy: Policy, rng: np.random.Generator) -> Plan:
+        gc.collect()
+        made = make_plan(snapshot, policy, rng)
+        found.append(gc.collect())
+        return made
+
+    work = make_scenario("high-variability", 1, hours=0.05, share=0.03)
+    policy = load_policy(shipped_path("policies/hm.yaml"))
+    gc.freeze()
+    try:
+        with simulated(Setting(workload=work, policy=policy, cloud=CLOUD, truth=Truth(), planner=plan), folder) as run:
+            run.run()
+    finally:
+        gc.unfreeze()
+    return found
+
+
+def test_plans_are_freed_by_reference_counting(tmp_path: Path) -> None:
+    # One cycle of references through a plan's context keeps the whole plan: groups, sizes, pressures.
+    assert max(unreachable_after_plans(tmp_path)) < 100
 
 
 def plans_that_differ_once_more_is_known(*, shared: bool) -> int:

@@ -14,7 +14,7 @@ from hcloud.core.model import Job, JobState, Reason
 from hcloud.planner.context import PlanContext
 from hcloud.planner.fit.sizing import ranks_for_target
 from hcloud.planner.job_groups import JobGroup
-from hcloud.planner.job_queue import JobQueue, QueueSegment
+from hcloud.planner.job_queue import JobQueue, QueueSegment, QueueWalk
 from hcloud.planner.occupancy import RESERVES_ROOM
 from hcloud.planner.placement.awaited_instances import awaited_places, requeue, settle
 from hcloud.planner.placement.claims import suited_for_claim
@@ -60,7 +60,7 @@ def _hold_for_profiling(context: PlanContext) -> None:
 def _place_all(state: PlacementState, queue: JobQueue) -> None:
     """Place what can be placed, in order, and let those wait that their order lets wait."""
     context = state.context
-    for segment, job in queue.walk(lambda segment: _is_hopeless(state, segment)):
+    for segment, job in QueueWalk(queue).jobs(lambda segment: _is_hopeless(state, segment)):
         if _placed_now(state, job, segment.group):
             queue.remove(job, segment.group, segment)
         elif (reason := waits_by_order(state, job, segment.group)) is not None:
@@ -177,7 +177,7 @@ def _reserve_provisionally(state: PlacementState, queue: JobQueue, urgent: Set[s
             segment.group.state.may_reserve and segment.group.state.stuck is None and waits_for_room(segment.first)
         )
 
-    for segment, job in queue.walk(has_reserved):
+    for segment, job in QueueWalk(queue).jobs(has_reserved):
         if job.id not in urgent:
             segment.group.state.may_reserve, sought = False, sought + 1
             if _reserve(state, job, segment.group, ready_too=job.wait_code == RESERVES_ROOM):

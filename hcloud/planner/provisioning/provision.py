@@ -20,7 +20,7 @@ from hcloud.planner.budget import CAPPED, cap_reached
 from hcloud.planner.context import PlanContext
 from hcloud.planner.fleet import SLACK, Mask, fits_any
 from hcloud.planner.job_groups import JobGroup
-from hcloud.planner.job_queue import QueueSegment
+from hcloud.planner.job_queue import QueueSegment, QueueWalk
 from hcloud.planner.late_boots import requeue_reason
 from hcloud.planner.market import open_market
 from hcloud.planner.placement.awaited_instances import awaited_places, requeue
@@ -101,8 +101,8 @@ def provision(state: ProvisioningState, promise: bool) -> None:
             state.capped[group] = state.capped.get(group, 0) + rest
         return True
 
-    walk = queue.walk(is_decided)
-    for segment, job in walk:
+    walk = QueueWalk(queue)
+    for segment, job in walk.jobs(is_decided):
         queue.decide(segment.group)
         _provide(state, job, segment.group)
         user = job.spec.user
