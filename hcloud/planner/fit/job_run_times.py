@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from statistics import median
-from typing import NamedTuple
 
 import numpy as np
 
@@ -37,21 +36,24 @@ _NORMAL = np.linspace(-4.0, 4.0, 65)
 _CUMULATIVE = np.array([0.0, *[0.5 * (1.0 + math.erf(z / math.sqrt(2.0))) for z in _NORMAL[1:-1]], 1.0])
 
 
-class _MadeOf(NamedTuple):
-    """What the run time of a job follows from."""
+@dataclass(slots=True, eq=False)
+class _KnownRunTime:
+    """The run time of a job, with what it follows from and what was asked of it; kept from plan to plan."""
 
     spec: JobSpec
+    submitted_at: float
+    tasks: int
     run_times: RunTimeForecasts
     classification: Classification | None
-    rows: Sequence[Application]
-    submitted_at: float
+    rows: Sequence[Application] | None
+    """Earlier runs of its program; None: they do not count, as it is predicted."""
     tolerance: float
-    tasks: int
-
-    def same_as(self, other: _MadeOf) -> bool:
-        """Return whether all of it is identical, by object where it is one."""
-        objects = all(mine is its for mine, its in zip(self[:4], other[:4], strict=True))
-        return objects and self[4:] == other[4:]
+    confidence: float
+    found: RunTimes | None
+    limits: RunTimeLimits | None = None
+    """None: not asked yet, or nothing is known."""
+    equally_likely_s: Sequence[float] | None = None
+    """From its start; None: not asked yet."""
 
 
 @dataclass(eq=False)
@@ -63,23 +65,22 @@ class JobRunTimes:
     """Share of its performance that neighbours may cost a job."""
     confidence: float = 0.9
     """With which probability a run ends within :attr:`RunTimeLimits.long_s`."""
-    _by_job: dict[JobId, RunTimes | None] = field(default_factory=dict)
-    _limits: dict[JobId, RunTimeLimits | None] = field(default_factory=dict)
+    _by_job: dict[JobId, _KnownRunTime | None] = field(default_factory=dict)
+    """None: of services."""
     _rests: dict[tuple[JobId, float], float | None] = field(default_factory=dict)
 
     def of(self, job: Job) -> RunTimes | None:
         """Return how long ``job`` runs from start to end; None: nothing is known, or it is a service."""
-        if job.id not in self._by_job:
-            self._by_job[job.id] = self._find(job)
-        return self._by_job[job.id]
+        known = self._known(job)
+        return None if known is None else known.found
 
     def anew(self, job: Job) -> RunTimes | None:
         """Return :meth:`of` without the caches, for threads beside the planner."""
         snapshot = self.snapshot
         if job.spec.target.kind == "service":
             return None
-        rows = snapshot.programs.get(identify(job.spec).program, ())
-        return self._predict(job, snapshot.applications.get(job.application), rows)
+        found = self._predict(job, snapshot.applications.get(job.application))
+        return found or _usual(job, self._rows(job))
 
     def prediction(self, job: Job) -> RunTimePrediction | None:
         """Return what is predicted of ``job`` now, to be recorded before it runs; None: nothing is known."""
@@ -94,17 +95,25 @@ class JobRunTimes:
 
     def limits(self, job: Job) -> RunTimeLimits | None:
         """Return median and upper limit of the run time of ``job``; None: unknown, or a service."""
-        if job.id not in self._limits:
-            found = self.of(job)
-            limits = None if found is None else RunTimeLimits(found.quantile(0.5), found.quantile(self.confidence))
-            self._limits[job.id] = limits
-        return self._limits[job.id]
+        known = self._known(job)
+        if known is None or (found := known.found) is None:
+            return None
+        if known.limits is None:
+            known.limits = RunTimeLimits(found.quantile(0.5), found.quantile(self.confidence))
+        return known.limits
 
     def equally_likely_s(self, job: Job, ran_s: float = 0.0) -> Sequence[float]:
         """Return run times of ``job`` in seconds that are as likely as each other, given that it takes longer than
         ``ran_s``; empty: unknown, or a service."""
-        found = self.of(job)
-        return () if found is None else found.after(ran_s).quantiles(EQUALLY_LIKELY).tolist()
+        known = self._known(job)
+        if known is None or known.found is None:
+            return ()
+        if ran_s > 0.0:
+            later_s: Sequence[float] = known.found.after(ran_s).quantiles(EQUALLY_LIKELY).tolist()
+            return later_s
+        if known.equally_likely_s is None:
+            known.equally_likely_s = known.found.quantiles(EQUALLY_LIKELY).tolist()
+        return known.equally_likely_s
 
     def likely_s(self, job: Job) -> Sequence[float]:
         """Return :meth:`equally_likely_s`, or :attr:`recent_runs_s` where they are not known."""
@@ -131,35 +140,53 @@ class JobRunTimes:
             self._rests[key] = None if found is None else found.quantile_after(ran_s, 0.5) - ran_s
         return self._rests[key]
 
-    def _find(self, job: Job) -> RunTimes | None:
-        if job.spec.target.kind == "service":
-            return None
-        snapshot = self.snapshot
-        classification = snapshot.applications.get(job.application)
-        rows = snapshot.programs.get(identify(job.spec).program, ()) if snapshot.programs else ()
-        made_of = _MadeOf(
-            job.spec,
-            snapshot.run_times,
-            classification,
-            rows,
-            job.submitted_at,
-            self.neighbour_tolerance,
-            job.run.count if job.run is not None else 1,
-        )
-        known = snapshot.plan_cache.run_times.get(job.id)
-        if known is None or not made_of.same_as(known[0]):
-            found = self._predict(job, classification, rows)
-            if found is not None and job.run is not None:
-                found = found.times(job.run.count)
-            known = snapshot.plan_cache.run_times[job.id] = (made_of, found)
-        answer: RunTimes | None = known[1]
-        return answer
+    def _known(self, job: Job) -> _KnownRunTime | None:
+        if job.id not in self._by_job:
+            self._by_job[job.id] = None if job.spec.target.kind == "service" else self._find(job)
+        return self._by_job[job.id]
 
-    def _predict(self, job: Job, classification: Classification | None, rows: Sequence[Application]) -> RunTimes | None:
+    def _find(self, job: Job) -> _KnownRunTime:
+        snapshot, tasks = self.snapshot, job.run.count if job.run is not None else 1
+        classification = snapshot.applications.get(job.application)
+        before: _KnownRunTime | None = snapshot.plan_cache.run_times.get(job.id)
+        if (
+            before is not None
+            and before.run_times is snapshot.run_times
+            and before.classification is classification
+            and before.spec is job.spec
+            and (before.rows is None or before.rows is self._rows(job))
+            and (before.submitted_at, before.tasks) == (job.submitted_at, tasks)
+            and (before.tolerance, before.confidence) == (self.neighbour_tolerance, self.confidence)
+        ):
+            return before
+        found, rows = self._predict(job, classification), None
+        if found is None:
+            rows = self._rows(job)
+            found = _usual(job, rows)
+        if found is not None and job.run is not None:
+            found = found.times(tasks)
+        known = snapshot.plan_cache.run_times[job.id] = _KnownRunTime(
+            spec=job.spec,
+            submitted_at=job.submitted_at,
+            tasks=tasks,
+            run_times=snapshot.run_times,
+            classification=classification,
+            rows=rows,
+            tolerance=self.neighbour_tolerance,
+            confidence=self.confidence,
+            found=found,
+        )
+        return known
+
+    def _rows(self, job: Job) -> Sequence[Application]:
+        programs = self.snapshot.programs
+        return programs.get(identify(job.spec).program, ()) if programs else ()
+
+    def _predict(self, job: Job, classification: Classification | None) -> RunTimes | None:
         learnt = self.snapshot.run_times.of_job(job)
         expected = expected_run_time(classification, job.spec.nodes.count, self.neighbour_tolerance)
         if learnt is None or expected is None:
-            return learnt or expected or _usual(job, rows)
+            return learnt or expected
         return min(learnt, expected, key=spread)
 
 
