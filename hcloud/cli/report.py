@@ -119,7 +119,7 @@ def show(report_table: ReportTable) -> None:
     if report_table.rows:
         _show_rows(report_table)
     else:
-        out.print("nothing to report for this period")
+        out.print(report_table.when_empty)
     for each in report_table.further:
         out.print()
         show(each)

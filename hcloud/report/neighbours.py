@@ -34,6 +34,10 @@ def neighbours_table(
             "program", "beside", "type", "speed_pct", "lost_pct", "shared_cpus_pct", "observed_s", "periods"
         ),
         rows=tuple([_row(record, lost_pct) for record, lost_pct in shown]),
+        when_empty=(
+            "nothing to report for this period: recorded are programs with progress or output whose speed alone is "
+            "known, in one unit, for 30 s or more beside known ones, on a host that takes no CPU time from them"
+        ),
         notes=(
             "speed: as a share of what is expected of the program alone on that type",
             "lost: to these neighbours, beside its observed speed alone where there is one",

@@ -29,6 +29,9 @@ class Column:
         return {"name": self.name, "unit": self.unit, **({"label": self.label} if self.label else {})}
 
 
+NOTHING = "nothing to report for this period"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportTable:
     """A finished report. Each row, and ``total``, has one value per column; None is an empty cell."""
@@ -40,6 +43,8 @@ class ReportTable:
     notes: tuple[str, ...] = ()
     further: tuple[ReportTable, ...] = ()
     """Tables shown below this one."""
+    when_empty: str = NOTHING
+    """Shown in place of a table without rows."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the report as a JSON object; each row is an object by column name."""
@@ -51,6 +56,7 @@ class ReportTable:
             "total": None if self.total is None else dict(zip(names, self.total, strict=True)),
             "notes": list(self.notes),
             **({"further": [each.to_json() for each in self.further]} if self.further else {}),
+            **({"when_empty": self.when_empty} if not self.rows and self.when_empty != NOTHING else {}),
         }
 
     @classmethod
@@ -71,6 +77,7 @@ class ReportTable:
             total=None if total is None else row(total),
             notes=tuple(document["notes"]),
             further=tuple(cls.from_json(each) for each in document.get("further", ())),
+            when_empty=document.get("when_empty", NOTHING),
         )
 
     def to_csv(self) -> str:

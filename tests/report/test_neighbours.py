@@ -4,6 +4,7 @@ from math import log
 
 import pytest
 
+from hcloud.cli.report import show
 from hcloud.core.co_runs import CoRun
 from hcloud.core.errors import BadInput
 from hcloud.report import build_report
@@ -32,6 +33,16 @@ def test_programs_that_lost_most_come_first_beside_its_own_speed_alone() -> None
     assert rows[0][5:] == (50.0, 60.0, 2)
     assert rows[2][5] is None, "alone"
     assert rows[1][4] == pytest.approx(10.0) and rows[2][4] is None
+
+
+def test_an_empty_report_says_what_is_recorded(capsys: pytest.CaptureFixture[str]) -> None:
+    empty, full = report(since=200.0), report()
+    assert ReportTable.from_json(empty.to_json()) == empty
+    assert "when_empty" not in full.to_json()
+    show(ReportTable.from_json(empty.to_json()))
+    said = " ".join(capsys.readouterr().out.split())
+    assert said.startswith("Neighbours of programs, and what they cost")
+    assert "programs with progress or output whose speed alone is known" in said
 
 
 def test_records_of_another_time_are_left_out_and_other_groupings_refused() -> None:
