@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
+from math import inf
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -70,6 +71,10 @@ class FleetStats:
     """Absolute performance delivered by instance types."""
     busy_s: tuple[float, ...] = ()
     """Run times of recently ended units, oldest first; without those that lost their machine."""
+    busy_ended_at: tuple[float, ...] = ()
+    """When each of these ended; empty: all of them were seen from their start."""
+    busy_since: float = -inf
+    """From when on all ends of units are known."""
     boots_s: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     """Recent boot times by provider, oldest first."""
     spot_lifetimes: tuple[SpotLifetime, ...] = ()
@@ -176,7 +181,9 @@ class FleetTracker:
     _queue: deque[tuple[float, int]] = field(default_factory=lambda: deque(maxlen=_SAMPLES))
     _releases: deque[Release] = field(default_factory=lambda: deque(maxlen=_RELEASES))
     _spot_lifetimes: deque[SpotLifetime] = field(default_factory=lambda: deque(maxlen=_LIFETIMES))
-    _busy_s: deque[float] = field(default_factory=lambda: deque(maxlen=_SAMPLES))
+    _busy: deque[tuple[float, float]] = field(default_factory=deque)
+    """When units ended, and their run times."""
+    _busy_since: float | None = None
     _boots_s: dict[str, deque[float]] = field(default_factory=dict)
     _summary: FleetStats | None = None
     _parts: dict[str, tuple[Any, ...]] = field(default_factory=dict)
@@ -188,6 +195,7 @@ class FleetTracker:
         for event in events:
             handler = _HANDLERS.get(event.kind)
             if handler is not None:
+                self._busy_since = event.at if self._busy_since is None else self._busy_since
                 handler(self, event)
                 self._summary = None
 
@@ -216,7 +224,9 @@ class FleetTracker:
             releases=self._part("releases", self._releases),
             broken=self._broken,
             quality=self._quality,
-            busy_s=self._part("busy", self._busy_s),
+            busy_s=self._part("busy", [run_s for _, run_s in self._busy]),
+            busy_ended_at=self._part("busy ended", [at for at, _ in self._busy]),
+            busy_since=-inf if self._busy_since is None else self._busy_since,
             boots_s={provider: self._part(f"boots {provider}", each) for provider, each in self._boots_s.items()},
             spot_lifetimes=self._part("spot", self._spot_lifetimes),
             _released=self._released,
@@ -313,8 +323,11 @@ class FleetTracker:
         vcpus, machine = self._vcpus.pop(_unit(event), 0.0), self._machines.get(event.instance_id or "")
         started_at = _number(event, "started_at")
         if 0.0 < started_at <= event.at and event.fields.get("cause") not in _CUT_SHORT:
-            self._busy_s.append(event.at - started_at)
+            self._busy.append((event.at, event.at - started_at))
+            if len(self._busy) > _SAMPLES:
+                self._busy_since = self._busy.popleft()[0]
             self._invalidate("busy")
+            self._invalidate("busy ended")
         if machine is None:
             return
         if event.fields.get("cause") == FailureCause.START_REFUSED.value:

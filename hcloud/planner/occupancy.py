@@ -62,8 +62,8 @@ class Residents:
     """Capacity that ``left`` was computed for; None: not computed since the last change."""
     left: Left = (0.0, 0.0, 0.0, 0.0)
     """What the units leave of ``capacity``."""
-    oldest_at: float | None = None
-    """When the oldest unit was placed; None: not computed since the last change."""
+    placed: list[float] | None = None
+    """When each unit was placed; None: not computed since the last change."""
     names: tuple[str, ...] | None = None
     """Applications of the units; None: not computed since the last change."""
     lasting: float | None = None
@@ -86,10 +86,13 @@ class Residents:
 
     def since(self) -> float:
         """Return when the oldest unit was placed; inf if there is none."""
-        if self.oldest_at is None:
-            attempts = [job.attempt for job, _ in self.held if job.attempt is not None]
-            self.oldest_at = min([attempt.placed_at for attempt in attempts], default=inf)
-        return self.oldest_at
+        return min(self.placed_at(), default=inf)
+
+    def placed_at(self) -> Sequence[float]:
+        """Return when each unit was placed."""
+        if self.placed is None:
+            self.placed = [job.attempt.placed_at for job, _ in self.held if job.attempt is not None]
+        return self.placed
 
     def applications(self) -> tuple[str, ...]:
         """Return the applications of the units; the same tuple as long as the units are the same."""
@@ -108,7 +111,7 @@ class Residents:
 
     def invalidate(self) -> None:
         """Discard what was computed from the former units."""
-        self.capacity = self.oldest_at = self.names = self.lasting = None
+        self.capacity = self.placed = self.names = self.lasting = None
 
 
 @dataclass(slots=True, eq=False)

@@ -1,5 +1,5 @@
-"""ARQ's queues (Dissertation ch. 6): which jobs they let go first (tables 6.2, 6.3), what they add on a large cluster
-(fig. 6.6), and how well they know when a server becomes free (fig. 6.2)."""
+"""ARQ's queues (Dissertation ch. 6): which jobs they let go first (tables 6.2, 6.3), how many there should be (fig.
+6.5b), what they add on a large cluster (fig. 6.6), and how well they know when a server becomes free (fig. 6.2)."""
 
 from __future__ import annotations
 
@@ -52,6 +52,7 @@ WITHIN_10 = 0.9
 def figures() -> Iterator[Figure]:
     """Yield the figures."""
     yield _orders()
+    yield _counts()
     yield _large()
 
 
@@ -167,6 +168,73 @@ def _orders() -> Figure:
     )  # fmt: skip
 
 
+# --------------------------------------------------------------------------------------------------------------- counts
+COUNTS, USUAL = (1, 2, 5, 10, 20, 50), 10
+"""Numbers of queues, and that of the paper."""
+
+
+def _named(count: int) -> str:
+    return "1 queue" if count == 1 else f"{count} queues"
+
+
+def count_numbers(count: int, size: RunSize, seed: int, within: Path | None) -> Numbers:
+    """Return how jobs do and how full servers are with so many queues, all true speeds and pressures known."""
+    plain = scheduler("paragon", queues="by_quality", patience=RUN_TIMES)
+    policy = replace(plain, admission=replace(plain.admission, classes=count))
+    case = Case(label=_named(count), experiment=FULL, policy=policy, oracle=True)
+    found = finished(case.label, setting_of(case, seed, size), within)
+    jobs = found.outcome.performance
+    return {
+        "performance_pct": 100.0 * float(np.mean([each.running for each in jobs])),
+        "qos_kept_pct": 100.0 * float(np.mean([each.kept for each in jobs])),
+        "turnaround_pct": 100.0 * float(np.mean([each.turnaround for each in jobs])),
+        "held_pct": 100.0 * found.outcome.held_vcpu_h / found.outcome.up_vcpu_h,
+        "whole_s": found.outcome.span_s,
+    }
+
+
+def _counts() -> Figure:
+    few, usual, many = (_named(count) for count in (min(COUNTS), USUAL, max(COUNTS)))
+    return Figure(
+        name="arq-queues",
+        title="How many queues: jobs wait for up to ten of their run times, oversubscribed, 40 servers of ten types",
+        source="Dissertation §6.5.1, fig. 6.5b",
+        cases=sized_cases(count_numbers, of={_named(count): (count,) for count in COUNTS}),
+        columns=("performance_pct", "qos_kept_pct", "turnaround_pct", "held_pct", "whole_s"),
+        claims=(
+            Claim(
+                text=f"{few} hurts performance beside {usual}",
+                published="hurts",
+                ours=points_more(usual, few, "performance_pct"),
+                holds=lambda value: value > 0.0,
+                unit="points",
+            ),
+            Claim(
+                text=f"{few} fills servers more than {usual}",
+                published="more",
+                ours=points_more(few, usual, "held_pct"),
+                holds=lambda value: value > 0.0,
+                unit="points",
+            ),
+            Claim(
+                text=f"{many} perform better than {usual}",
+                published="better",
+                ours=points_more(many, usual, "performance_pct"),
+                holds=lambda value: value > 0.0,
+                unit="points",
+            ),
+            Claim(
+                text=f"{many} fill servers less than {usual}",
+                published="less",
+                ours=points_more(usual, many, "held_pct"),
+                holds=lambda value: value > 0.0,
+                unit="points",
+            ),
+        ),
+        drawn="performance_pct",
+    )
+
+
 # ---------------------------------------------------------------------------------------------------------------- large
 def large_numbers(name: str, size: RunSize, seed: int, within: Path | None) -> Numbers:
     """Return how many jobs keep their QoS, or lose less than a tenth, on the large cluster when it is oversubscribed;
@@ -192,14 +260,19 @@ def free_server_numbers(runs: Sequence[UnitRun], seed: int) -> Numbers:
     since, until = np.quantile(ended, (0.25, 0.75)).tolist()
     drawn = np.random.default_rng(seed).uniform(since, until, INSTANTS)
     times_s = np.geomspace(0.1, float(busy_s[-1]), 500)
-    waits: dict[str, list[float]] = {"": [], "_all_known": []}
-    freed: dict[str, list[bool]] = {"": [], "_all_known": []}
+    waits: dict[str, list[float]] = {known: [] for known in ("", "_ends_only", "_all_known")}
+    freed: dict[str, list[bool]] = {known: [] for known in waits}
     for at in drawn.tolist():
-        ages, over = at - began[(began <= at) & (ended > at)], np.flatnonzero(ended <= at)
-        if not len(ages):
+        running, over = (began <= at) & (ended > at), np.flatnonzero(ended <= at)
+        if not running.any():
             continue
-        for known, observed_s in (("", (ended - began)[over[np.argsort(ended[over])]]), ("_all_known", ended - began)):
-            enough = np.flatnonzero(BusyTimes.of(observed_s).some_free(ages, times_s) >= PROBABILITY)
+        ages, known_s = at - began[running], (ended - began)[over[np.argsort(ended[over])]]
+        for known, busy in (
+            ("", BusyTimes.of(known_s, ages)),
+            ("_ends_only", BusyTimes.of(known_s)),
+            ("_all_known", BusyTimes.of(ended - began)),
+        ):
+            enough = np.flatnonzero(busy.some_free(ages, times_s) >= PROBABILITY)
             waits[known].append(float(times_s[enough[0]]) if enough.size else float(times_s[-1]))
             freed[known].append(float(ended[ended > at].min()) - at <= waits[known][-1])
     one_s = float(np.quantile(busy_s, PROBABILITY))
@@ -243,7 +316,8 @@ def _free_servers() -> Iterator[Claim]:
         unit="times sooner",
     )
     for name, known in (
-        ("freed_in_time_pct", "busy times known by then"),
+        ("freed_in_time_pct", "what ended and what runs count"),
+        ("freed_in_time_ends_only_pct", "only what ended counts"),
         ("freed_in_time_all_known_pct", "all of the run known"),
     ):
         yield Claim(
@@ -264,7 +338,8 @@ def _large() -> Figure:
         cases=sized_cases(large_numbers, names),
         columns=(
             "qos_kept_pct", "lost_below_10_pct", "performance_pct", "turnaround_pct", "normal_off_pct",
-            "log_normal_off_pct", "one_free_s", "some_free_s", "freed_in_time_pct", "freed_in_time_all_known_pct",
+            "log_normal_off_pct", "one_free_s", "some_free_s", "freed_in_time_pct", "freed_in_time_ends_only_pct",
+            "freed_in_time_all_known_pct",
         ),
         claims=(
             Claim(

@@ -65,6 +65,7 @@ NAMES: Mapping[str, str] = {
     "one_free_s": "60 % of servers are busy for at most, s",
     "some_free_s": "with 60 % the first of all is free within, s",
     "freed_in_time_pct": "one was free by then, % of times",
+    "freed_in_time_ends_only_pct": "the same if what still runs did not count, % of times",
     "freed_in_time_all_known_pct": "the same if all busy times of the run were known, % of times",
     "all_longer_pct": "all jobs: run longer than ideally (median), %",
     "all_later_pct": "all jobs: end later than ideally, %",

@@ -60,4 +60,45 @@ def test_busy_times_are_followed_from_the_ends_of_units() -> None:
         for n, started in ((1, 90.0), (2, None), (3, 250.0))
     ]
     book.follow(ends)
-    assert book.recent(300.0).busy_s == (10.0, 50.0)
+    stats = book.recent(300.0)
+    assert (stats.busy_s, stats.busy_ended_at, stats.busy_since) == ((10.0, 50.0), (100.0, 300.0), 100.0)
+
+
+def test_from_when_on_all_ends_are_known_follows_what_is_forgotten() -> None:
+    book = FleetTracker()
+    book.follow(
+        Event(seq=n, at=float(n), kind=EventKind.UNIT_ENDED, instance_id="i", fields={"started_at": n - 0.5})
+        for n in range(1, 2001)
+    )
+    stats = book.recent(2000.0)
+    assert stats.busy_since == min(stats.busy_ended_at) - 1.0 > 1.0
+
+
+@given(durations, durations, ages)
+def test_what_is_busy_makes_servers_free_later(observed: list[float], running: list[float], busy: list[float]) -> None:
+    ended, both = BusyTimes.of(observed), BusyTimes.of(observed, running)
+    assert (both.freed_within(busy, TIMES) <= ended.freed_within(busy, TIMES) + 1e-9).all()
+
+
+def _runs(until: float, since: float, count: int = 4000) -> tuple[list[float], list[float], list[float], list[float]]:
+    """Return durations of runs that ended between two times, ages of those that run then, and from which age on each
+    was seen. Runs last 100 s or 1000 s with the same probability, and start evenly from time 0 on."""
+    rng = np.random.default_rng(0)
+    began, runs = rng.uniform(0.0, until, count), rng.choice([100.0, 1000.0], count)
+    ended, running = (began + runs > since) & (began + runs <= until), began + runs > until
+    first = np.maximum(0.0, since - began)
+    return runs[ended].tolist(), (until - began)[running].tolist(), first[ended].tolist(), first[running].tolist()
+
+
+@pytest.mark.parametrize(
+    ("until", "since"), [pytest.param(1100.0, 0.0, id="young"), pytest.param(5000.0, 4800.0, id="short memory")]
+)
+def test_busy_times_are_right_although_long_ones_end_late(until: float, since: float) -> None:
+    """Half of the servers are free after 100 s, also if hardly a long one ended yet, or only the last ends are known.
+
+    Fails if only what ended counts (young), or if running ones count from their start (short memory).
+    """
+    ended, running, ended_from, running_from = _runs(until, since)
+    times = BusyTimes.of(ended, running, ended_from_s=ended_from, running_from_s=running_from)
+    assert times.freed_within([1.0], [150.0])[0, 0] == pytest.approx(0.5, abs=0.04)
+    assert times.freed_within([200.0], [700.0])[0, 0] < 0.1

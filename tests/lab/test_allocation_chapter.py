@@ -80,4 +80,5 @@ def test_first_of_many_servers_is_free_far_sooner_than_one_and_as_often_as_said(
     numbers = free_server_numbers(runs, 0)
     assert numbers["one_free_s"] > 10.0 * numbers["some_free_s"] > 0.0
     assert numbers["freed_in_time_all_known_pct"] == pytest.approx(60.0, abs=12.0)
+    assert numbers["freed_in_time_pct"] == pytest.approx(60.0, abs=12.0)
     assert numbers["log_normal_off_pct"] < 4.0 < numbers["normal_off_pct"]

@@ -73,6 +73,8 @@ class Suitability(JobSizes):
     """The job that the current search is for."""
     prospects: dict[tuple[bytes, float], WaitingValue] = field(default_factory=dict)
     waits_s: dict[tuple[bytes, float, float], float] = field(default_factory=dict)
+    busy: BusyTimes | None = None
+    """How long units run; None: not asked yet."""
     loss: float = 0.0
     """Expected loss of the current job to its neighbours."""
     observed_beside: bool = False
@@ -399,9 +401,19 @@ class Suitability(JobSizes):
         return self.waits_s[key]
 
     def _busy_times(self) -> BusyTimes:
-        busy_s = self.snapshot.fleet_stats.busy_s
-        found: BusyTimes = self.snapshot.plan_cache.get("busy times", (busy_s,), lambda: BusyTimes.of(busy_s))
-        return found
+        """Return how long units run, by those that ended lately and those that run now."""
+        if self.busy is None:
+            stats, now = self.snapshot.fleet_stats, self.snapshot.now
+            placed = np.array([at for each in self.fleet.residents for at in each.placed_at()], dtype=np.float64)
+            busy, ended_at = np.array(stats.busy_s), np.array(stats.busy_ended_at)
+            # Clocks may be set back: a unit is no younger than nothing.
+            self.busy = BusyTimes.of(
+                busy,
+                np.maximum(now - placed, 0.0),
+                ended_from_s=np.maximum(stats.busy_since - (ended_at - busy), 0.0) if ended_at.size else (),
+                running_from_s=np.maximum(stats.busy_since - placed, 0.0),
+            )
+        return self.busy
 
     def _oldest_runs(self, places: Places) -> tuple[list[tuple[RunTimes, float]], list[int]]:
         """Return run time and age of the oldest unit on each of some machines, and the machines of which it is unknown.
