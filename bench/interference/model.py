@@ -1,10 +1,8 @@
 """The slowdown that is predicted of measured pairs, from what a program tolerates and what others cause, with limits.
 
-Both its choices were measured here (16 pairs on two cores, 16 on one): letting the resource that hurts most decide was
-6.0 points of performance off on another core, adding all up 10.0. It was chosen with these pairs in view, and "not
-slowed" was 5.0 off: most programs there felt nothing. On the same core programs take turns, which explains what is lost
-there better (7.8 points off) than the resources of a core did (20). The CPU time of HCloud's units is their own: turns
-are here to show why resources of a core do not count between units.
+The resource that hurts most decides. On the same core programs take turns, which explains what is lost there better
+than the resources of a core do. The CPU time of HCloud's units is their own: turns are here to show why resources of a
+core do not count between units.
 """
 
 from __future__ import annotations
@@ -20,7 +18,7 @@ DEVICES = frozenset({"storage-bandwidth", "network-bandwidth"})
 """Resources that work on while the program that asked does not run."""
 
 NO_TURNS = Estimate(value=1.0, low=1.0, high=1.0)
-"""Everybody has cores of their own."""
+"""Every program has cores of its own."""
 
 
 class Combination(StrEnum):
@@ -34,7 +32,7 @@ def turns(busy: float, others: Sequence[float], cpus: float = 1.0) -> Estimate:
     """Return how many times longer a job takes that shares ``cpus`` with others, by CPU time alone (1: none is short).
 
     ``busy``, ``others``: the CPUs each keeps busy when alone. At best the kernel gives all an equal share and what
-    others leave of theirs (max-min fairness), and who waits for disks loses nothing while he waits. Expected is that
+    others leave of theirs (max-min fairness), and a job that waits for disks loses nothing meanwhile. Expected is that
     each piece of its work meets the others as often as these are at work; at worst it always does.
     """
     pressing = math.fsum(others) / cpus
@@ -64,7 +62,7 @@ def slowdown(
 
     ``tolerated``: the job's, by source of interference; ``neighbours``: what each of them causes. A source that either
     side knows nothing of does not count, nor does the bus, nor do resources of one core. ``core``: what taking turns on
-    one core costs (:func:`turns`); who takes turns is not pressed meanwhile, except by what devices still do.
+    one core costs (:func:`turns`); meanwhile a program is pressed only by what devices still do.
     """
     ignored = CORE_SOURCES | NOT_COUNTED
     counted = {

@@ -27,7 +27,7 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cast:
-    """Who is watched, and who may be its neighbour."""
+    """Which programs are watched, and which may be their neighbours."""
 
     victims: tuple[str, ...]
     neighbours: tuple[str, ...]
@@ -40,11 +40,11 @@ class Cast:
     """Whether each program also meets two of its neighbours at once."""
 
     def programs(self) -> tuple[str, ...]:
-        """Return everybody, once."""
+        """Return every program, once."""
         return tuple(dict.fromkeys((*self.victims, *self.neighbours)))
 
     def partners(self) -> Iterator[tuple[str, str]]:
-        """Yield who meets whom: every program meets the same number of neighbours, and never itself."""
+        """Yield each program with a neighbour: all have the same number of them, and never themselves."""
         for at, victim in enumerate(self.victims):
             others = [name for name in self.neighbours if name != victim]
             for step in range(self.neighbours_each):
@@ -80,7 +80,7 @@ CASTS = {
     ),
 }  # fmt: skip
 """How predictions are made was chosen on ``design``; ``test`` was measured afterwards. ``ranks`` asks whether needed
-quality tells programs apart: twelve of them beside six neighbours each, measured twice."""
+quality distinguishes programs: twelve of them beside six neighbours each, measured twice."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
