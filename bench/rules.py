@@ -275,8 +275,9 @@ RULES: Mapping[str, Rule] = {
     "failing_services": _without_holdback("FailingServices"),
     "too_small": _without_holdback("TooSmall"),
     # How long machines are kept, and which are emptied
-    "spin_up_multiple_0": _key("retention", spin_up_multiple=0.0),
-    "spin_up_multiple_10": _key("retention", spin_up_multiple=10.0),
+    "learn": _key("retention", learn=False),
+    "spin_up_multiple_0": _key("retention", learn=False, spin_up_multiple=0.0),
+    "spin_up_multiple_10": _key("retention", learn=False, spin_up_multiple=10.0),
     "upsizing": Rule(without="patched out", patch=partial(_replaced, make, "upsize_machines", lambda _: None)),
     "lateness": Rule(without="stage left out", skip_stage="lateness"),
     # Evictions

@@ -96,11 +96,15 @@ def new_defaults_note(path: Path) -> str | None:
     changes = new_defaults_of(read_document(path).value)
     if not changes:
         return None
-    changed = ", ".join(f"{change.key} is {change.new} (was {change.old})" for change in changes)
+    changed = ", ".join(f"{each.key} is {_in_yaml(each.new)} (was {_in_yaml(each.old)})" for each in changes)
     return (
         f"{file_name(path)} leaves out keys whose defaults changed in {DEFAULTS_SINCE}: {changed}; "
         "to keep the former rules, state the former values"
     )
+
+
+def _in_yaml(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def load_named_policy(config: Config, file: Path, notes: list[str] | None = None) -> Policy:

@@ -20,10 +20,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from hcloud.core.model import Event, EventKind, FailureCause, InstanceId, JobId, Market
+from hcloud.core.model import Event, EventKind, FailureCause, InstanceId, InstanceState, JobId, Market
 from hcloud.core.quality import Observed, TypeQuality
+from hcloud.forecast.reuse_times import Kind, ReuseTimes, ReuseTracker
 
 _NOTHING_MEASURED = TypeQuality(by_key={})
+_NOTHING_REUSED = ReuseTimes()
 KEPT_S = 3600.0
 """History is kept for this long."""
 SPOT_KEPT_S = 6 * 3600.0
@@ -79,6 +81,8 @@ class FleetStats:
     """Recent boot times by provider, oldest first."""
     spot_lifetimes: tuple[SpotLifetime, ...] = ()
     """Spot machines that ended, oldest first."""
+    reuse: ReuseTimes = _NOTHING_REUSED
+    """How soon idle rented machines were needed again."""
     _released: list[NDArray[np.float64]] = field(default_factory=list, compare=False, repr=False)
     """The releases as an array, computed on first use."""
 
@@ -120,10 +124,6 @@ class FleetStats:
 NOTHING_RECENT = FleetStats()
 
 
-Kind = tuple[str, str]
-"""Provider and type of machines."""
-
-
 @dataclass(slots=True)
 class _MachineRecord:
     """A live machine, reconstructed from the event log."""
@@ -148,6 +148,11 @@ class _MachineRecord:
     def kind(self) -> Kind:
         """The key of comparable machines: provider and type."""
         return self.provider, self.type
+
+    @property
+    def is_rented(self) -> bool:
+        """Whether it is paid for by the time that it is up."""
+        return self.market != Market.RESERVED.value
 
     @property
     def is_broken(self) -> bool:
@@ -185,6 +190,7 @@ class FleetTracker:
     """When units ended, and their run times."""
     _busy_since: float | None = None
     _boots_s: dict[str, deque[float]] = field(default_factory=dict)
+    _reuse: ReuseTracker = field(default_factory=ReuseTracker)
     _summary: FleetStats | None = None
     _parts: dict[str, tuple[Any, ...]] = field(default_factory=dict)
     """Tuples used in summaries; the same objects until their content changes."""
@@ -210,11 +216,12 @@ class FleetTracker:
         while self._spot_lifetimes and self._spot_lifetimes[0].ended_at < now - SPOT_KEPT_S:
             self._spot_lifetimes.popleft()
             self._invalidate("spot")
-        if self._summary is None:
-            self._summary = self._summarise()
+        reuse = self._reuse.times(now)
+        if self._summary is None or self._summary.reuse is not reuse:
+            self._summary = self._summarise(reuse)
         return self._summary
 
-    def _summarise(self) -> FleetStats:
+    def _summarise(self, reuse: ReuseTimes) -> FleetStats:
         if self._unjudged:
             self._judge()
         if "releases" not in self._parts:
@@ -229,6 +236,7 @@ class FleetTracker:
             busy_since=-inf if self._busy_since is None else self._busy_since,
             boots_s={provider: self._part(f"boots {provider}", each) for provider, each in self._boots_s.items()},
             spot_lifetimes=self._part("spot", self._spot_lifetimes),
+            reuse=reuse,
             _released=self._released,
         )
 
@@ -264,6 +272,8 @@ class FleetTracker:
             market=str(fields.get("market", "on_demand")),
         )
         self._of_kind.setdefault(machine.kind, (deque(), {}))[1][name] = machine
+        if machine.is_rented:
+            self._reuse.requested(machine.kind, event.at)
 
     def _forget(self, name: InstanceId) -> _MachineRecord | None:
         machine = self._machines.pop(name, None)
@@ -279,6 +289,13 @@ class FleetTracker:
         machine = self._machines.get(event.instance_id or "")
         if machine is not None:
             machine.launched_at = _number(event, "launched_at")
+
+    def _state(self, event: Event) -> None:
+        if event.fields.get("to") == InstanceState.TERMINATING.value:
+            machine = self._machines.get(event.instance_id or "")
+            if machine is not None and machine.is_rented:
+                as_idle = event.fields.get("code") == "idle"
+                self._reuse.terminated(event.instance_id or "", machine.kind, as_idle=as_idle)
 
     def _notice(self, event: Event) -> None:
         machine = self._machines.get(event.instance_id or "")
@@ -318,6 +335,8 @@ class FleetTracker:
         if machine is not None:
             machine.started = True
             self._broken -= {event.instance_id or ""}
+            if machine.is_rented:
+                self._reuse.unit_started(event.instance_id or "", machine.kind, _unit(event), event.at)
 
     def _unit_ended(self, event: Event) -> None:
         vcpus, machine = self._vcpus.pop(_unit(event), 0.0), self._machines.get(event.instance_id or "")
@@ -330,6 +349,7 @@ class FleetTracker:
             self._invalidate("busy ended")
         if machine is None:
             return
+        self._reuse.unit_ended(event.instance_id or "", _unit(event), event.at)
         if event.fields.get("cause") == FailureCause.START_REFUSED.value:
             machine.refused.add(event.job_id or "")
             if machine.is_broken:
@@ -375,6 +395,7 @@ class FleetTracker:
 _HANDLERS = {
     EventKind.INSTANCE_REQUESTED: FleetTracker._requested,
     EventKind.INSTANCE_LAUNCHED: FleetTracker._launched,
+    EventKind.INSTANCE_STATE: FleetTracker._state,
     EventKind.INSTANCE_NOTICE: FleetTracker._notice,
     EventKind.INSTANCE_READY: FleetTracker._ready,
     EventKind.INSTANCE_TERMINATED: FleetTracker._terminated,

@@ -14,6 +14,7 @@ from math import inf
 
 from hcloud.core.budget_scope import TOTAL, BudgetScope
 from hcloud.core.model import Allocation, FailureCause, Instance, InstanceState, Job, Market, Number, Reason
+from hcloud.forecast.reuse_times import best_keep_s
 from hcloud.planner.budget import job_scopes, launch_shares
 from hcloud.planner.context import PlanContext
 from hcloud.planner.fleet import SLACK
@@ -310,7 +311,22 @@ def _not_renewed(context: PlanContext, instance: Instance, refusal: Reason) -> R
 
 def idle_too_long(context: PlanContext, instance: Instance) -> bool:
     """Return whether an idle instance is past its retention. Reserved instances are paid for anyway and kept."""
-    return idle_as_long_as(context, instance, context.policy.retention.keep_idle_s(instance.retention_s))
+    return idle_as_long_as(context, instance, keep_idle_s(context, instance))
+
+
+def keep_idle_s(context: PlanContext, instance: Instance) -> float:
+    """Return for how many seconds to keep ``instance`` idle: for as long as pays on average, by how soon others of its
+    type were needed again, or else as the policy says."""
+    retention, boot_s = context.policy.retention, instance.retention_s
+    if not retention.learn:
+        return retention.keep_idle_s(boot_s)
+    pays_s = best_keep_s(_reused_s(context, instance), retention.spin_up_multiple * boot_s)
+    return min(max(pays_s, retention.minimum_s), retention.maximum_s)
+
+
+def _reused_s(context: PlanContext, instance: Instance) -> Sequence[float]:
+    offer = instance.offer
+    return context.snapshot.fleet_stats.reuse.of((offer.provider, offer.instance_type.name))
 
 
 def idle_as_long_as(context: PlanContext, instance: Instance, keep_s: float) -> bool:
@@ -378,7 +394,12 @@ def release_idle(context: PlanContext) -> None:
             context.decisions.release_due(kept[at].due_at)
             continue
         idle_s = idle_for_s(context, instance)
-        keep_s = context.policy.retention.keep_idle_s(instance.retention_s)
+        keep_s = keep_idle_s(context, instance)
         text = f"{instance.id} idle for {seconds(idle_s)}; retention is {seconds(keep_s)}"
-        numbers = {"idle_s": round(idle_s, 3), "keep_s": keep_s, "spin_up_s": instance.retention_s}
+        numbers = {"idle_s": round(idle_s, 3), "keep_s": round(keep_s, 3), "spin_up_s": instance.retention_s}
+        reused_s = _reused_s(context, instance) if context.policy.retention.learn else ()
+        if reused_s:
+            soon = sum(each <= keep_s for each in reused_s)
+            text += f", as {soon} of {len(reused_s)} idle machines were needed again by then"
+            numbers |= {"seen": len(reused_s), "seen_by_then": soon}
         context.terminate(at, Reason(code="idle", text=text, numbers=numbers))

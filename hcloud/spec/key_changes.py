@@ -154,6 +154,7 @@ DEFAULT_CHANGES: Final = (
     DefaultChange(key="provisioning.soft_limit", old=0.65, new=0.95, rule=False),
     DefaultChange(key="provisioning.hard_limit", old=0.9, new=1.0, rule=False),
     DefaultChange(key="profiling.max_concurrent", old=2, new=4, rule=False),
+    DefaultChange(key="retention.learn", old=False, new=True, rule=False),
 )
 """Defaults of policies that changed since the previous version. Delete them with the version after."""
 

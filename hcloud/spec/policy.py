@@ -191,10 +191,15 @@ class SpotPolicy:
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=_STRICT)
 class RetentionPolicy:
-    """How long idle instances are kept for the next job: a multiple of their type's boot time (HCloud §8.3)."""
+    """How long idle instances are kept for the next job: for as long as pays, or a multiple of their type's boot time
+    (HCloud §8.3)."""
 
+    learn: bool = True
+    """Keep an idle instance for as long as pays, by how soon others of its type were needed again; false: always for as
+    long as `spin_up_multiple` says, which is what is done while nothing was seen yet."""
     spin_up_multiple: Annotated[Number, Field(ge=0, le=10_000)] = 1.0
-    """Keep an idle instance for this many times its boot time."""
+    """Keep an idle instance for this many times its boot time; with `learn`, avoiding a boot is worth so much idle
+    time."""
     minimum_s: Seconds = 0.0
     """Keep it at least this long."""
     maximum_s: Seconds = 3600.0
@@ -661,6 +666,7 @@ def simple_policy(**sections: Any) -> Policy:
         "provisioning": ProvisioningPolicy(strategy="best_value"),
         "placement": PlacementPolicy(order="least_loaded"),
         "profiling": ProfilingPolicy(when="never"),
+        "retention": RetentionPolicy(learn=False),
     }
     return Policy(**(simple | sections))
 

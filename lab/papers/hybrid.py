@@ -46,8 +46,8 @@ def strategy(name: str, *, profiles: bool = True, mapping: str = "p8") -> Policy
 
     Without profiles no job is measured or corrected (§8.3.3 makes both one feature), jobs go to the least loaded
     machine, and hybrids decide by load only (P6). With profiles neighbours may cost ``TOLERANCE``, and estimates are
-    compared without a margin, as in the chapter, where services share machines. Idle machines are kept for one spin-up,
-    as shipped; the chapter keeps them for ten.
+    compared without a margin, as in the chapter, where services share machines. Idle machines are kept for one spin-up
+    whatever is seen; the chapter keeps them for ten.
     """
     policy = load_policy(path("policies") / f"{name}.yaml")
     roomy = replace(policy.caps, max_instances=20_000, max_vcpus=None, max_queued_jobs=1_000_000)
@@ -79,6 +79,7 @@ def strategy(name: str, *, profiles: bool = True, mapping: str = "p8") -> Policy
             patience_s=PATIENCE_S,
         ),
         provisioning=replace(policy.provisioning, mapping=wanted),
+        retention=replace(policy.retention, learn=False),
     )
 
 

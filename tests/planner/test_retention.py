@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from hcloud.core.model import Constraints, Event, EventKind, InstanceState, JobState, Market, Nodes, Resources
 from hcloud.core.schedules import ScheduledRun
 from hcloud.forecast.fleet_tracker import FleetStats, FleetTracker
+from hcloud.forecast.reuse_times import ReuseTimes
 from hcloud.planner.plan import Drain, Launch, Place, Plan, Renew, Terminate
 from hcloud.planner.snapshot import Spend
 from hcloud.spec.policy import Budgets, RetentionPolicy, ScopeBudget
@@ -77,6 +78,32 @@ def test_plan_says_when_a_back_off_is_over_and_nothing_of_what_is_paid_anyway() 
     assert decide(scene(reserved)).due_at == inf
     tired = replace(job(1), state=JobState.QUEUED, not_before_at=NOW + 30)
     assert decide(scene(tired, reserved)).due_at == NOW + 30
+
+
+# ------------------------------------------------------------------------------------ as long as pays, by what was seen
+LEARNS = simple(retention=RetentionPolicy(spin_up_multiple=2.0))
+
+
+def _seen(*reused_s: float) -> FleetStats:
+    kind = (offer().provider, offer().instance_type.name)
+    return FleetStats(reuse=ReuseTimes(by_kind={kind: reused_s}))
+
+
+def test_a_machine_whose_like_were_not_needed_again_is_let_go_at_once() -> None:
+    idle, boot_s = machine(1, idle_since=NOW - 1), offer().instance_type.boot_delay_s
+    assert decide(scene(idle), LEARNS).due_at == NOW - 1 + 2 * boot_s
+    assert released(decide(scene(idle, fleet_stats=_seen(*[inf] * 20)), LEARNS)) == ["inst-1"]
+    fixed = simple(retention=RetentionPolicy(spin_up_multiple=2.0, learn=False))
+    assert not released(decide(scene(idle, fleet_stats=_seen(*[inf] * 20)), fixed))
+
+
+def test_a_machine_is_kept_for_as_long_as_its_like_were_needed_again_within_the_policys_limits() -> None:
+    often = _seen(*[5.0] * 30, *[inf] * 30)
+    assert decide(scene(machine(1, idle_since=NOW), fleet_stats=often), LEARNS).due_at == NOW + 5
+    brief = simple(retention=RetentionPolicy(spin_up_multiple=2.0, maximum_s=3))
+    assert decide(scene(machine(1, idle_since=NOW), fleet_stats=often), brief).due_at == NOW + 3
+    longer = simple(retention=RetentionPolicy(spin_up_multiple=2.0, minimum_s=60))
+    assert decide(scene(machine(1, idle_since=NOW), fleet_stats=often), longer).due_at == NOW + 60
 
 
 # ------------------------------------------------------------------------------------------------- schedules' next runs

@@ -72,7 +72,8 @@ def test_ended_jobs_are_known_and_live_ones_go_on_without_running_twice(home: Ho
     assert sorted(started) == ["job-1", "job-2", "job-3", "job-4", "job-5", "job-6", "job-6", "job-7"]
     status = home.status()
     assert status["daemon"]["daemon"]["unaccepted_changes"] == []  # the limits that were in force are taken as accepted
-    programs, ports, renamed, removed, rest, drained, moved, gain, ranks, kept = status["daemon"]["daemon"]["notes"]
+    notes = status["daemon"]["daemon"]["notes"]
+    programs, ports, learnt, renamed, removed, rest, drained, moved, gain, ranks, kept = notes
     assert ": engine.runner was replaced by engine.programs in 0.2.0 (dask is now real, fake is " in programs
     assert ": engine.worker_ports was removed in 0.2.0 and is ignored (nothing listens on a machine any more)" in ports
     assert ": profiling.enabled was replaced by profiling.when in 0.2.0 " in renamed
@@ -84,6 +85,7 @@ def test_ended_jobs_are_known_and_live_ones_go_on_without_running_twice(home: Ho
     assert ": disruption.consolidate_rest_s was renamed to disruption.optional_ranks_rest_s in 0.2.0" in ranks
     assert "default.yaml states the rules that were the default before 0.2.0 (placement.order: least_loaded, " in kept
     assert "to keep these rules, set name: simple" in kept
+    assert "leaves out keys whose defaults changed in 0.2.0: retention.learn is true (was false); " in learnt
     assert {instance["state"] for instance in status["instances"]} == {"ready"}
     home.run("run", "-q", "--", "true")
     assert _states(home)["job-8"] == "succeeded"
