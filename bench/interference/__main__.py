@@ -46,6 +46,8 @@ def _measured(name: str, out: Path | None) -> Found:
     if lacking:
         packages = " ".join(lacking)
         raise BadInput(f"not installed: {packages} (apt-get install {packages}); nothing was measured")
+    if out is not None and not out.parent.is_dir():
+        raise BadInput(f"--out {out}: there is no directory {out.parent}; nothing was measured")
     kept = read(out) if out is not None and out.exists() else Found()
     print(f"machine: {machine()}")
     with real_measurer(cast) as measurer:

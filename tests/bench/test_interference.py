@@ -188,6 +188,15 @@ def test_what_is_known_of_a_pair_itself_does_not_help_to_predict_it() -> None:
     assert usual == odd
 
 
+def test_where_nothing_can_be_kept_nothing_is_measured(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bench.interference.__main__.missing", lambda _: ())
+    monkeypatch.setattr("sys.argv", ["bench", "--out", str(tmp_path / "none" / "found.json")])
+    assert main() == 2
+    assert "there is no directory" in capsys.readouterr().err
+
+
 def test_files_that_are_none_of_its_own_are_refused_with_one_sentence(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
