@@ -424,7 +424,8 @@ def forgets_what_it_awaits(snapshot: Snapshot, policy: Policy) -> Plan:
 
 # ----------------------------------------------------------------------------------------------------------- disruption
 def disruption_stays_within_limits(planner: Planner, snapshot: Snapshot, policy: Policy) -> None:
-    """No more instances are terminated at once than allowed; only best-effort jobs are evicted, and only if allowed."""
+    """No more instances are terminated at once than allowed; only best-effort jobs are evicted, only if allowed, and no
+    more often than their retries allow. What they lose counts by its price; there is no rest."""
     plan, jobs = planner(snapshot, policy), {j.id: j for j in snapshot.jobs}
     assert len(_of(plan, Terminate)) <= policy.disruption.max_terminations_per_cycle
     for stop in _of(plan, StopAttempt):
@@ -433,8 +434,8 @@ def disruption_stays_within_limits(planner: Planner, snapshot: Snapshot, policy:
             assert policy.disruption.evict_best_effort
             assert job.spec.target.kind == "best_effort", f"{job.id} has a promise"
             assert job.attempt is not None
-            rested = snapshot.now - job.attempt.placed_at >= 300 or "evicted" not in job.failures
-            assert rested, f"{job.id} is evicted over and over"
+            evictions, most = job.failures.count("evicted"), job.spec.retries.limits.get("evicted", 0)
+            assert evictions < most, f"{job.id} is evicted although it could not run again"
 
 
 def ends_without_limit(snapshot: Snapshot, policy: Policy) -> Plan:
