@@ -156,6 +156,34 @@ def test_more_vcpus_than_were_measured_help_no_more_than_the_last_of_them_did() 
     assert second[-1] > second[1]
 
 
+def test_inferred_sizes_do_no_more_per_vcpu_than_smaller_ones_that_were_measured() -> None:
+    """Otherwise 0.9 vCPU would seem to do more than a whole one, and jobs be given too little."""
+    guesses = {
+        "0.9 vCPU": Estimate(value=14.0, low=12.0, high=16.5),
+        "6 vCPU": Estimate(value=90.0, low=80.0, high=99.0),
+    }
+    known = replace(KNOWN, by_step={"0.5 vCPU": sure(5.0), "2 vCPU": sure(18.0), "4 vCPU": sure(38.0), **guesses})
+    values = []
+    for vcpus in (0.5, 0.9, 2.0, 4.0, 6.0):
+        would = expected(known, COLUMN, vcpus=vcpus, asked_vcpus=0.5)
+        assert would is not None
+        values.append(would.value / 20.0)
+    assert values == pytest.approx([1.0, 1.8, 3.6, 7.6, 11.4])
+
+
+def test_what_a_rank_would_leave_of_a_machine_is_its_own_where_it_is_of_no_use_to_others() -> None:
+    linear = replace(KNOWN, by_step={f"{v:g} vCPU": sure(v) for v in (0.5, 0.7, 1.0, 3.2, 4.0, 16.0)})
+    aim = SizeTarget(target=14.0, asked_vcpus=1.0, low=0.5, high=16.0, nodes=1)
+    kinds = ((COLUMN, 1.0), (COLUMN, 2.0), (COLUMN, 16.0))
+    assert size_curves(linear, kinds, aim, 0.5).towards(14.0).alone().tolist() == [1.0, 0.7, 0.7]
+    assert size_curves(linear, kinds, aim, 0.5).towards(10.0).alone().tolist() == [0.5, 0.5, 0.5]
+    assert size_curves(linear, ((COLUMN, 4.0),), aim, 0.5).towards(64.0).alone().tolist() == [4.0]
+    small = aim._replace(high=0.8)
+    assert size_curves(linear, kinds, small, 0.5).towards(14.0).alone().tolist() == [0.8, 0.7, 0.7]
+    fixed = aim._replace(low=0.7, high=0.7, asked_vcpus=0.7)
+    assert size_curves(linear, kinds, fixed, 0.5).towards(20.0).alone().tolist() == [0.7, 0.7, 0.7]
+
+
 def test_growth_within_the_noise_of_measurements_is_not_carried_on() -> None:
     known = steps(v1=1.0, v2=2.0, v4=2.05)
     guess = {"16 vCPU": Estimate(value=4.0, low=2.0, high=8.0)}

@@ -193,19 +193,22 @@ def _concave(answers: Mapping[float, Estimate], measured: Sequence[float]) -> di
 
 
 def _between(answers: Mapping[float, Estimate], measured: Sequence[float], vcpus: float) -> tuple[float, float]:
-    """Return the limits at ``vcpus`` of a concave curve through ``measured`` amounts (ascending; without ``vcpus``)."""
+    """Return the limits at ``vcpus`` of a concave curve through nothing at 0 and the ``measured`` amounts (ascending;
+    without ``vcpus``)."""
     above = bisect_right(measured, vcpus)
     if above == 0:
         return answers[measured[0]].value * vcpus / measured[0], answers[measured[0]].value
     below, least = measured[above - 1], answers[measured[above - 1]].value
+    most = least * vcpus / below
     if above < len(measured):
         second = answers[measured[above]].value
         part = (vcpus - below) / max(measured[above] - below, _DUST)
-        return least + part * (second - least), max(least, second)
+        low = least + part * (second - least)
+        return low, max(low, min(max(least, second), most))
     first = answers[measured[above - 2]].value
     # Growth within the noise is ignored: extrapolated, it would become large.
     slope = (least - first) / (below - measured[above - 2]) if least > (1.0 + ALIKE) * first else 0.0
-    return least, least + slope * (vcpus - below)
+    return least, min(least + slope * (vcpus - below), most)
 
 
 def _ratio(curve: PerformanceCurve, to: float, base: float) -> ExpectedPerformance:

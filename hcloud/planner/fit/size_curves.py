@@ -22,6 +22,9 @@ NEAR = 0.1
 """A step with at most half the vCPUs may replace another if it performs at most this share worse."""
 LEAST_DOUBT = 1e-3
 """Minimum standard deviation of the logarithm of a performance."""
+USABLE_VCPUS = 1.0
+"""Fewer vCPUs that a rank would leave of an otherwise empty machine, and less than half of its own, are of no use to
+others: it gets them, too, and ends sooner."""
 ROOM = 0.05
 """A step that replaces another must exceed the target by this share, because neighbours cost performance."""
 _DUST = 1e-9
@@ -180,8 +183,20 @@ def _size_curves(
     surely = np.where(there, mean - quantile_of(confidence) * doubt, -np.inf)
     nothing = step_counts == 0
     surely[nothing, 0], mean[nothing], doubt[nothing] = np.inf, 0.0, 1.0
-    vcpus = np.where(nothing[:, None], aim.asked_vcpus, np.array(steps)[last])
+    vcpus = np.where(nothing[:, None], aim.asked_vcpus, _with_rest(np.array(steps)[last], kinds, aim))
     return size_curves_of(vcpus, mean, doubt, surely)
+
+
+def _with_rest(vcpus: Floats, kinds: Sequence[tuple[str, float]], aim: SizeTarget) -> Floats:
+    """Return the vCPUs of steps with what they would leave of a machine, if that is of no use and permitted."""
+    if aim.low >= aim.high:
+        return vcpus
+    most = np.array([vcpus for _, vcpus in kinds])[:, None]
+    rest = most - vcpus
+    found: Floats = np.where(
+        (rest < USABLE_VCPUS) & (rest < vcpus / 2), np.maximum(np.minimum(most, aim.high), vcpus), vcpus
+    )
+    return found
 
 
 def size_curves_of(vcpus: Floats, mean: Floats, doubt: Floats, surely: Floats) -> SizeCurves:
