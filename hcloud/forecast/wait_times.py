@@ -19,8 +19,8 @@ from hcloud.core.errors import BadInput
 
 Floats = NDArray[np.float64]
 Seconds = Sequence[float] | Floats
-DOUBT = 4.0
-"""Weight of the scale-free distribution, in servers."""
+DOUBT = 1.0
+"""Weight of the scale-free distribution, in servers. It counts once for each e-fold of age that a wait spans."""
 YOUNGEST_S = 1.0
 """Minimum age assumed for a busy server."""
 AGE_STEP = 0.05

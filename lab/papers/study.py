@@ -283,7 +283,8 @@ def run_case(case: AnyCase, seed: int, size: RunSize, within: Path | None = None
         with simulated(setting, Path(folder)) as simulation:
             commitments = simulation.commitments()
             simulation.run()
-            outcome = outcome_of(case.label, simulation.events, commitments, simulation.ideals(), paid_s)
+            ideals, needs_vcpus = simulation.ideals(), simulation.needs_vcpus()
+            outcome = outcome_of(case.label, simulation.events, commitments, ideals, paid_s, needs_vcpus)
             ran_s = run_times_s(setting.workload, simulation.events())
             lost = simulation.qos_losses(outcome.performance)
         if not case.plain:
@@ -361,6 +362,7 @@ def numbers_of(outcome: SimulationResult, paid_s: float = inf) -> Numbers:
         "used_once_pct": share_pct(outcome.used_once, outcome.launches),
         "misbehaved_pct": share_pct(outcome.misbehaved, outcome.launches),
         "jobs": float(outcome.jobs),
+        **{f"spent_{account}_usd": usd for account, usd in outcome.spending.usd.items()},
     }
     return {name: float(value) for name, value in found.items() if value is not None}
 

@@ -28,6 +28,12 @@ def test_beyond_all_experience_what_lasted_long_lasts_long() -> None:
         assert times.freed_within([100.0], [100.0])[0, 0] == pytest.approx(0.5)
 
 
+def test_few_observations_are_believed_more_than_nothing() -> None:
+    """Of ten servers none was free before 300 s, so a new one is hardly free after 150."""
+    assert BusyTimes.of([300.0] * 10).freed_within([1.0], [150.0])[0, 0] < 0.4
+    assert BusyTimes.of([300.0] * 10).freed_within([1.0], [300.0])[0, 0] > 0.9
+
+
 @given(durations, ages)
 def test_chance_is_a_growing_probability_from_zero(observed: list[float], busy: list[float]) -> None:
     chance = BusyTimes.of(observed).freed_within(busy, TIMES)

@@ -65,6 +65,9 @@ def test_figure_is_run_for_every_case_and_seed_and_written_as_a_page() -> None:
     told: list[str] = []
     done: FinishedRuns = {"paragon": {0: run_case(CASES[1], 0, SMALL)}}
     run_figure(FIGURE, SMALL, 1, done, told.append)
+    for runs in done.values():
+        for run in runs.values():
+            assert sum(run[name] for name in run if name.startswith("spent_")) == pytest.approx(run["cost_usd"])
     assert told == ["least_loaded", "least_loaded", "paragon"]  # what was done before is not done again
     found = complete_results(FIGURE, done)
     assert {label: len(runs) for label, runs in found.items()} == {"least_loaded": 2, "paragon": 2}
