@@ -70,8 +70,8 @@ def test_combinations_with_an_unknown_part_are_left_out() -> None:
 
 def test_keys_are_the_same_in_every_process() -> None:
     features = RunFeatures(user="ann", size=4.0)
-    _, keys = combination_keys(features, [("user",), ("user", "size")])
-    assert keys == [8409348195383237257, 17790040138171150715]
+    _, keys = combination_keys(features, (("user",), ("user", "size")))
+    assert keys == (8409348195383237257, 17790040138171150715)
 
 
 def test_values_of_different_features_are_different_histories() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from functools import lru_cache
 from hashlib import blake2b
@@ -118,7 +118,10 @@ PRINTED_COMBINATIONS: tuple[tuple[str, ...], ...] = (
 """For the predictor as printed, which compares exact values only (3Sigma §4.1)."""
 
 
-def combination_keys(features: RunFeatures, combinations: Sequence[tuple[str, ...]]) -> tuple[list[int], list[int]]:
+@lru_cache(maxsize=4096)
+def combination_keys(
+    features: RunFeatures, combinations: tuple[tuple[str, ...], ...]
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Return which combinations are known of a job, by their index, and the 64-bit key of each one's value.
 
     Keys are the same in every process. A value that is too long or odd to be useful is still a value.
@@ -134,7 +137,7 @@ def combination_keys(features: RunFeatures, combinations: Sequence[tuple[str, ..
         else:
             known.append(index)
             keys.append(key)
-    return known, keys
+    return tuple(known), tuple(keys)
 
 
 def _part_keys(features: RunFeatures) -> dict[str, int]:

@@ -11,6 +11,7 @@ Other than the predictor of the paper (:mod:`hcloud.forecast.runtimes.printed`),
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import NamedTuple
@@ -177,7 +178,7 @@ class MixturePredictor:
         """Return the distribution of a job's run time; ``age_s``: how long it ran already, in seconds."""
         combinations, keys = combination_keys(features, COMBINATIONS)
         known = self._known(keys)
-        mixture = self._mixture(_experts(tuple(combinations)), known, self._user_row(combinations, keys))
+        mixture = self._mixture(_experts(combinations), known, self._user_row(combinations, keys))
         mass = mixture.mass
         below = np.empty(BINS + 1)
         below[0] = 0.0
@@ -238,14 +239,14 @@ class MixturePredictor:
             setattr(other, name, getattr(self, name).copy())
         return other
 
-    def _known(self, keys: list[int]) -> _Known:
+    def _known(self, keys: Sequence[int]) -> _Known:
         table = self.histories
         rows = np.array(table.rows_to_read(keys))
         unseen = np.minimum(table.now - table.index.last_used[rows], RECENCY_LIMITS[-1] + 1)
         recency = np.searchsorted(RECENCY_LIMITS, unseen).astype(np.uint8)
         return _Known(table.codes[rows], table.counts[rows], recency)
 
-    def _user_row(self, combinations: list[int], keys: list[int]) -> int:
+    def _user_row(self, combinations: tuple[int, ...], keys: tuple[int, ...]) -> int:
         return self.users.rows.get(_user_key(combinations, keys), 0)
 
     def _mixture(self, experts: _Experts, known: _Known, user_row: int) -> _Mixture:
@@ -273,9 +274,11 @@ class MixturePredictor:
             mass = _with_stopped(mass, stopped)
         return _Mixture(weights, shares, classes, mass)
 
-    def _learn(self, combinations: list[int], keys: list[int], known: _Known, at: int, censored: bool) -> None:
+    def _learn(
+        self, combinations: tuple[int, ...], keys: tuple[int, ...], known: _Known, at: int, censored: bool
+    ) -> None:
         """Take one gradient step of the log weights, and count the PIT."""
-        experts, user_key = _experts(tuple(combinations)), _user_key(combinations, keys)
+        experts, user_key = _experts(combinations), _user_key(combinations, keys)
         mixture = self._mixture(experts, known, self.users.rows.get(user_key, 0))
         prior_from = np.cumsum(self.all_runs[::-1])[::-1]
         prior_from = prior_from / prior_from[0]
@@ -316,9 +319,9 @@ class MixturePredictor:
             self.user_log_weights = grown(self.user_log_weights, self.users.limit)
 
 
-def _user_key(combinations: list[int], keys: list[int]) -> int:
+def _user_key(combinations: tuple[int, ...], keys: tuple[int, ...]) -> int:
     # The first combination is of all jobs, the second of the user's.
-    return keys[1] if combinations[1:2] == [1] else 0
+    return keys[1] if combinations[1:2] == (1,) else 0
 
 
 def _with_stopped(mass: Floats, stopped: Floats) -> Floats:
