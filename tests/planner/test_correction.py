@@ -24,7 +24,9 @@ from hcloud.core.model import (
     ServiceTarget,
 )
 from hcloud.forecast.job_monitor import Sampled, Timed, pace_of_rate
-from hcloud.planner.correction.monitor import few_readings
+from hcloud.planner.context import PlanContext
+from hcloud.planner.correction import correct
+from hcloud.planner.correction.monitor import RankSamples, RecheckQueue, few_readings
 from hcloud.planner.plan import MET, Correct, Miss, Place, Plan, Resize, StopAttempt, StopRank
 from hcloud.planner.snapshot import Snapshot
 from hcloud.spec.policy import CorrectionPolicy as Policies
@@ -566,6 +568,20 @@ def test_steps_of_one_attempt_and_jobs_per_plan_are_limited() -> None:
     assert len(of(decide(at), Correct)) == Policies().max_per_cycle
     assert not of(decide(at, simple(correction=Policies(steps=()))), Correct)
     assert not of(decide(replace(at, paused="drained")), Correct)
+
+
+def test_plan_checks_no_job_behind_the_last_that_it_helps(monkeypatch: pytest.MonkeyPatch) -> None:
+    checked, check = list[str](), correct._check
+
+    def noted(context: PlanContext, rechecks: RecheckQueue, job: Job) -> RankSamples | None:
+        checked.append(job.id)
+        return check(context, rechecks, job)
+
+    monkeypatch.setattr(correct, "_check", noted)
+    many, fleet = [late(busy(n, 4.0), number=n) for n in range(1, 7)], [busy(n, 4.0) for n in range(1, 7)]
+    at = with_samples(scene(*many, *fleet), {job.id: [samples(SLOW, **BUSY)] for job in many})
+    helped = of(decide(at), Correct)
+    assert checked == [each.job_id for each in helped] == ["job-1", "job-2"]
 
 
 # --------------------------------------------------------------------------------------------------------------- phases

@@ -78,12 +78,14 @@ def correct(context: PlanContext) -> None:
         return
     rechecks: RecheckQueue = snapshot.plan_cache.latest("rechecks") or RecheckQueue()
     snapshot.plan_cache.keep("rechecks", rechecks)
-    due = [job for job in rechecks.due(snapshot, context.policy, context.jobs) if _can_be_judged(context, job)]
-    to_help = [view for job in due if (view := _check(context, rechecks, job)) is not None]
     left = policy.max_per_cycle
-    for view in sorted(to_help, key=lambda view: queue_key(view.job)):
+    # Those behind the last that is helped are not looked at: of thousands, few are in one plan.
+    for job in sorted(rechecks.due(snapshot, context.policy, context.jobs), key=queue_key):
         if left <= 0:
             break
+        view = _check(context, rechecks, job) if _can_be_judged(context, job) else None
+        if view is None:
+            continue
         done = _correct_target(context, view) or _check_phase(context, view)
         left -= done
         if not done:
