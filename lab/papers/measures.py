@@ -46,6 +46,7 @@ NAMES: Mapping[str, str] = {
     "start": "jobs that it starts",
     "allocation_off_pct": "what jobs hold is off from what they need by, %",
     "held_pct": "vCPUs held by jobs, % of the cluster",
+    "held_waiting_pct": "vCPUs held by jobs while others wait, % of the cluster",
     "whole_s": "until all jobs have ended, s",
     "waiting_pct": "time of jobs spent waiting, %",
     "framework_pct": "jobs of frameworks: performance, % of alone on the best type",

@@ -11,7 +11,15 @@ from hcloud.simulator.performance import JobPerformance
 from hcloud.simulator.qos_losses import UnitRun
 from hcloud.simulator.workload import Arrival, Workload
 from lab.papers.allocation import MEDIUM, _longer_jobs, _needed, allocation_numbers, overhead_numbers
-from lab.papers.arq import PRIORITIES, URGENT, _longer, _with_urgent, free_server_numbers, order_numbers
+from lab.papers.arq import (
+    PRIORITIES,
+    URGENT,
+    _longer,
+    _with_urgent,
+    count_numbers,
+    free_server_numbers,
+    order_numbers,
+)
 from lab.papers.study import RunSize
 
 SMALL = RunSize(share=0.15)
@@ -54,6 +62,12 @@ def test_jobs_are_judged_by_priority_where_they_have_one() -> None:
     numbers = order_numbers(PRIORITIES, SMALL, 0, None)
     assert min(numbers["urgent_later_pct"], numbers["others_later_pct"]) <= numbers["all_later_pct"]
     assert numbers["all_later_pct"] <= max(numbers["urgent_later_pct"], numbers["others_later_pct"])
+
+
+def test_servers_are_full_of_other_jobs_while_some_wait_and_queues_decide_which() -> None:
+    one, many = (count_numbers(count, SMALL, 0, None) for count in (1, 50))
+    assert 30.0 < one["held_waiting_pct"] <= 100.0 and 30.0 < many["held_waiting_pct"] <= 100.0
+    assert one != many
 
 
 def test_profiling_costs_a_tenth_as_much_of_jobs_that_run_ten_times_as_long() -> None:
