@@ -35,10 +35,11 @@ from hcloud.planner.text import seconds
 from hcloud.spec.validation import counted
 
 PAUSED = "paused"
+QueueKey = tuple[bool, int, float, int]
 
 
-def queue_key(job: Job) -> tuple[bool, int, float, int]:
-    """Return the sort key of the job in the queue; the smallest is served first."""
+def queue_key(job: Job) -> QueueKey:
+    """Return the sort key of the job in the queue; the smallest is served first, and no two are equal."""
     spec = job.spec
     return (spec.target.kind == "best_effort", -spec.priority, job.submitted_at, number_of(job.id))
 

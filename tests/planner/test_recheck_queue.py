@@ -14,6 +14,7 @@ from hcloud.core.estimates import Classification, Estimate
 from hcloud.core.model import Event, EventKind, Job, JobState
 from hcloud.core.rows import RowJournal
 from hcloud.forecast.job_monitor import JobMonitor, JobSamples
+from hcloud.planner.admission import queue_key
 from hcloud.planner.correction.monitor import RecheckQueue
 from hcloud.planner.snapshot import Snapshot
 from hcloud.spec.policy import Policy
@@ -90,7 +91,9 @@ def due_as_in_full_comparison(rechecks: RecheckQueue, deeds: list[list[tuple[str
         snapshot = world.snapshot()
         kept += [snapshot, *snapshot.job_samples.values()]
         world.plan_cache.occupancy.follow(snapshot.jobs)
-        awake = {each.id: each for each in rechecks.due(snapshot, POLICIES[world.policy], snapshot.jobs)}
+        due = rechecks.due(snapshot, POLICIES[world.policy], snapshot.jobs)
+        assert list(due) == sorted(due, key=queue_key)
+        awake = {each.id: each for each in due}
         runs = [n for n, row in world.living.rows.items() if row.state is JobState.RUNNING]
         rest = [n for n in runs if seen.get(n) == world.facts(n, snapshot.job_samples) and world.now < until[n]]
         assert awake == {f"job-{n}": world.living.rows[n] for n in runs if n not in rest}

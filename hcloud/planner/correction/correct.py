@@ -80,7 +80,7 @@ def correct(context: PlanContext) -> None:
     snapshot.plan_cache.keep("rechecks", rechecks)
     left = policy.max_per_cycle
     # Those behind the last that is helped are not looked at: of thousands, few are in one plan.
-    for job in sorted(rechecks.due(snapshot, context.policy, context.jobs), key=queue_key):
+    for job in rechecks.due(snapshot, context.policy, context.jobs):
         if left <= 0:
             break
         view = _check(context, rechecks, job) if _can_be_judged(context, job) else None

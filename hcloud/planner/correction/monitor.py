@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Collection, Mapping, Sequence
+from bisect import bisect_left, insort
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from statistics import NormalDist
@@ -32,6 +33,7 @@ from hcloud.forecast.job_monitor import (
     tail_ms,
 )
 from hcloud.forecast.trend import Trend, course_of_rate, course_of_total
+from hcloud.planner.admission import QueueKey, queue_key
 from hcloud.planner.context import PlanContext
 from hcloud.planner.fit.expected_performance import ExpectedPerformance, expected
 from hcloud.planner.occupancy import Occupancy
@@ -516,32 +518,34 @@ class RecheckQueue:
 
     def __init__(self) -> None:
         self._postponed: dict[JobId, RecheckAt] = {}
-        self._due: dict[JobId, Job] = {}
+        self._due: dict[JobId, QueueKey] = {}
+        self._order: list[tuple[QueueKey, Job]] = []
+        """The due jobs in queue order."""
         self._timers: list[tuple[float, JobId]] = []
         self._jobs: Sequence[Job] = ()
         self._watched: Mapping[JobId, JobSamples] = {}
         self._beliefs: Mapping[str, Classification] = {}
         self._policy: Policy | None = None
 
-    def due(self, snapshot: Snapshot, policy: Policy, jobs: Sequence[Job]) -> Collection[Job]:
-        """Return the running jobs that are due, in no order; ``plan_cache.occupancy`` must be up to date with
+    def due(self, snapshot: Snapshot, policy: Policy, jobs: Sequence[Job]) -> Sequence[Job]:
+        """Return the running jobs that are due, in queue order; ``plan_cache.occupancy`` must be up to date with
         ``jobs``."""
         occupancy, now = snapshot.plan_cache.occupancy, snapshot.now
         self._follow(jobs, occupancy)
         for job_id in self._changed(snapshot, policy):
             del self._postponed[job_id]
-            self._due[job_id] = occupancy.rows[job_id]
+            self._add(occupancy.rows[job_id])
         while self._timers and self._timers[0][0] <= now:
             _, job_id = heapq.heappop(self._timers)
             if job_id in self._postponed and self._postponed[job_id].until <= now:
                 del self._postponed[job_id]
-                self._due[job_id] = occupancy.rows[job_id]
+                self._add(occupancy.rows[job_id])
         self._watched, self._beliefs, self._policy = snapshot.job_samples, snapshot.applications, policy
-        return list(self._due.values())
+        return [job for _, job in self._order]
 
     def postpone(self, job: Job, until: float) -> None:
         """Postpone a due job until ``until``; inf: until its samples or estimates change."""
-        del self._due[job.id]
+        self._remove(job.id)
         samples, belief = self._watched.get(job.id), self._beliefs.get(job.application)
         self._postponed[job.id] = RecheckAt(until, samples, job.application, belief)
         if until < math.inf:
@@ -554,10 +558,20 @@ class RecheckQueue:
         for before, job in row_changes(self._jobs, jobs):
             if before is not None:
                 self._postponed.pop(before.id, None)
-                self._due.pop(before.id, None)
+                self._remove(before.id)
             if job is not None and occupancy.runs(job):
-                self._due[job.id] = job
+                self._add(job)
         self._jobs = jobs
+
+    def _add(self, job: Job) -> None:
+        self._remove(job.id)
+        key = self._due[job.id] = queue_key(job)
+        insort(self._order, (key, job))
+
+    def _remove(self, job_id: JobId) -> None:
+        key = self._due.pop(job_id, None)
+        if key is not None:
+            del self._order[bisect_left(self._order, (key,))]
 
     def _changed(self, snapshot: Snapshot, policy: Policy) -> set[JobId]:
         """Return the postponed jobs with changed samples, estimates or policy."""
