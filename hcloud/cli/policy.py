@@ -112,9 +112,10 @@ def _summary(loaded: Policy) -> Iterator[str]:
         yield f"spot: for {', '.join(targets)} jobs{only}"
     minimum = f", at least {_duration(retention.minimum_s)}" if retention.minimum_s else ""
     multiple = "" if retention.spin_up_multiple == 1 else f"{retention.spin_up_multiple:g} times "
-    kept = f"kept for {multiple}their boot time{minimum}, at most {_duration(retention.maximum_s)}"
-    learnt = "as long as pays by how soon they are needed again; before that is known: " if retention.learn else ""
-    yield f"idle machines: {learnt}{kept}"
+    kept = f"{multiple}their boot time{minimum}, at most {_duration(retention.maximum_s)}"
+    if retention.learn:
+        kept = f"as long as it pays, by how soon others were needed again; until that is seen, for {kept}"
+    yield f"idle machines: kept for {kept}"
     filled = "no new jobs where a new machine costs less" if retention.drain else "always filled with new jobs"
     yield f"partly used machines: {filled}"
     yield (

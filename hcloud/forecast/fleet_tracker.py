@@ -277,6 +277,7 @@ class FleetTracker:
 
     def _forget(self, name: InstanceId) -> _MachineRecord | None:
         machine = self._machines.pop(name, None)
+        self._reuse.forget(name)
         if machine is not None:
             there = self._of_kind[machine.kind][1]
             del there[name]
@@ -291,11 +292,10 @@ class FleetTracker:
             machine.launched_at = _number(event, "launched_at")
 
     def _state(self, event: Event) -> None:
-        if event.fields.get("to") == InstanceState.TERMINATING.value:
-            machine = self._machines.get(event.instance_id or "")
-            if machine is not None and machine.is_rented:
-                as_idle = event.fields.get("code") == "idle"
-                self._reuse.terminated(event.instance_id or "", machine.kind, as_idle=as_idle)
+        machine = self._machines.get(event.instance_id or "")
+        is_released = event.fields.get("to") == InstanceState.TERMINATING.value and event.fields.get("code") == "idle"
+        if machine is not None and machine.is_rented and is_released:
+            self._reuse.released(event.instance_id or "", machine.kind)
 
     def _notice(self, event: Event) -> None:
         machine = self._machines.get(event.instance_id or "")

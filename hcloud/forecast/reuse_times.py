@@ -1,4 +1,4 @@
-"""How soon idle machines are needed again, and for how long it therefore pays to keep them.
+"""How soon idle machines are needed again, and for how long it pays to keep them therefore.
 
 If nothing is known, an idle machine is kept for as long as its boot takes: that never costs more than twice the least
 (ski rental). What costs least on average follows from how long idle machines were not needed. This is seen when a unit
@@ -72,7 +72,8 @@ class ReuseTracker:
     _units: dict[InstanceId, set[str]] = field(default_factory=dict)
     _idle_since: dict[InstanceId, float] = field(default_factory=dict)
     _ended: dict[Kind, deque[float]] = field(default_factory=dict)
-    """Since when those were idle that were terminated for it and not needed since, in the order of their end."""
+    """Of machines that were terminated because they were idle: since when they had been idle. Those in place of which
+    another one was launched are left out; the last entry is the machine that ended last."""
     _by_kind: dict[Kind, deque[float]] = field(default_factory=dict)
     _by_provider: dict[str, deque[tuple[str, float]]] = field(default_factory=dict)
     _times: ReuseTimes | None = None
@@ -92,12 +93,17 @@ class ReuseTracker:
             if not running:
                 self._idle_since[machine] = at
 
-    def terminated(self, machine: InstanceId, kind: Kind, *, as_idle: bool) -> None:
-        """Note the end of a machine, and whether it ends because it is idle."""
-        self._units.pop(machine, None)
-        since = self._idle_since.pop(machine, None)
-        if since is not None and as_idle:
+    def released(self, machine: InstanceId, kind: Kind) -> None:
+        """Note that a machine is terminated because it is idle."""
+        since = self._idle_since.get(machine)
+        if since is not None:
             self._ended.setdefault(kind, deque(maxlen=_KEPT)).append(since)
+        self.forget(machine)
+
+    def forget(self, machine: InstanceId) -> None:
+        """Forget a machine that is gone, for whatever reason."""
+        self._units.pop(machine, None)
+        self._idle_since.pop(machine, None)
 
     def requested(self, kind: Kind, at: float) -> None:
         """Note that a machine is launched. The last one that was terminated would have served, had it been kept."""

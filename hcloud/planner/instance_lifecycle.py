@@ -315,13 +315,13 @@ def idle_too_long(context: PlanContext, instance: Instance) -> bool:
 
 
 def keep_idle_s(context: PlanContext, instance: Instance) -> float:
-    """Return for how many seconds to keep ``instance`` idle: for as long as pays on average, by how soon others of its
-    type were needed again, or else as the policy says."""
+    """Return for how many seconds to keep ``instance`` idle: for as long as it pays on average, by how soon others of
+    its type were needed again, or else as the policy says."""
     retention, boot_s = context.policy.retention, instance.retention_s
     if not retention.learn:
         return retention.keep_idle_s(boot_s)
     pays_s = best_keep_s(_reused_s(context, instance), retention.spin_up_multiple * boot_s)
-    return min(max(pays_s, retention.minimum_s), retention.maximum_s)
+    return retention.within_limits_s(pays_s)
 
 
 def _reused_s(context: PlanContext, instance: Instance) -> Sequence[float]:

@@ -191,12 +191,12 @@ class SpotPolicy:
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=_STRICT)
 class RetentionPolicy:
-    """How long idle instances are kept for the next job: for as long as pays, or a multiple of their type's boot time
-    (HCloud §8.3)."""
+    """How long idle instances are kept for the next job: for as long as it pays, or a multiple of their type's boot
+    time (HCloud §8.3)."""
 
     learn: bool = True
-    """Keep an idle instance for as long as pays, by how soon others of its type were needed again; false: always for as
-    long as `spin_up_multiple` says, which is what is done while nothing was seen yet."""
+    """Keep an idle instance for as long as it pays on average, by how soon others of its type were needed again. false,
+    and while none was seen: for as long as `spin_up_multiple` says."""
     spin_up_multiple: Annotated[Number, Field(ge=0, le=10_000)] = 1.0
     """Keep an idle instance for this many times its boot time; with `learn`, avoiding a boot is worth so much idle
     time."""
@@ -213,7 +213,11 @@ class RetentionPolicy:
 
     def keep_idle_s(self, spin_up_s: float) -> float:
         """Return how long to keep an idle instance of a type that boots in ``spin_up_s``."""
-        return min(max(self.spin_up_multiple * spin_up_s, self.minimum_s), self.maximum_s)
+        return self.within_limits_s(self.spin_up_multiple * spin_up_s)
+
+    def within_limits_s(self, keep_s: float) -> float:
+        """Return the time within these limits that is nearest to ``keep_s``."""
+        return min(max(keep_s, self.minimum_s), self.maximum_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=_STRICT)

@@ -204,37 +204,19 @@ def _counts() -> Figure:
         cases=sized_cases(count_numbers, of={_named(count): (count,) for count in COUNTS}),
         columns=("performance_pct", "qos_kept_pct", "turnaround_pct", "held_waiting_pct", "whole_s"),
         claims=(
-            Claim(
-                text=f"{few} hurts performance beside {usual}",
-                published="hurts",
-                ours=points_more(usual, few, "performance_pct"),
-                holds=lambda value: value > 0.0,
-                unit="points",
-            ),
-            Claim(
-                text=f"{few} fills servers more than {usual}",
-                published="more",
-                ours=points_more(few, usual, "held_waiting_pct"),
-                holds=lambda value: value > 0.0,
-                unit="points",
-            ),
-            Claim(
-                text=f"{many} perform better than {usual}",
-                published="better",
-                ours=points_more(many, usual, "performance_pct"),
-                holds=lambda value: value > 0.0,
-                unit="points",
-            ),
-            Claim(
-                text=f"{many} fill servers less than {usual}",
-                published="less",
-                ours=points_more(usual, many, "held_waiting_pct"),
-                holds=lambda value: value > 0.0,
-                unit="points",
-            ),
+            _more(f"{few} hurts performance beside {usual}", "hurts", usual, few, "performance_pct"),
+            _more(f"{few} fills servers more than {usual}", "more", few, usual, "held_waiting_pct"),
+            _more(f"{many} perform better than {usual}", "better", many, usual, "performance_pct"),
+            _more(f"{many} fill servers less than {usual}", "less", usual, many, "held_waiting_pct"),
         ),
         drawn="performance_pct",
     )
+
+
+def _more(text: str, published: str, more: str, fewer: str, column: str) -> Claim:
+    """Return the claim that the case ``more`` has more of a column than the case ``fewer``."""
+    ours = points_more(more, fewer, column)
+    return Claim(text=text, published=published, ours=ours, holds=lambda value: value > 0.0, unit="points")
 
 
 # ---------------------------------------------------------------------------------------------------------------- large

@@ -33,7 +33,7 @@ def test_policy_check_says_in_plain_words_what_the_policy_means(hcloud: Hcloud) 
         "budgets: at most $1/h, $10/day, $100/month, each user $5/day, each user $50/month",
         "limits: at most 5 instances, 16 vCPUs, $0.5/h per instance, 4 jobs per user, 1000 queued jobs",
         "spot: for best_effort, batch jobs, if interruptible",
-        "before that is known: kept for their boot time, at most 10m",
+        "until that is seen, for their boot time, at most 10m",
         "partly used machines: no new jobs where a new machine costs less",
     ):
         assert words in done.out

@@ -132,3 +132,10 @@ def test_an_unchanged_history_gives_the_same_object() -> None:
     tracker = FleetTracker()
     tracker.follow([*_used(), _event(107, EventKind.UNIT_STARTED)])
     assert tracker.recent(110).reuse is tracker.recent(111).reuse
+
+
+def test_machines_that_are_gone_are_forgotten() -> None:
+    tracker = FleetTracker()
+    tracker.follow([*_used(), _event(120, EventKind.INSTANCE_TERMINATED, code="preempted")])
+    tracker.follow([_event(130, EventKind.UNIT_STARTED), _event(140, EventKind.INSTANCE_REQUESTED, 2)])
+    assert not tracker.recent(1000).reuse.of(KIND) and not tracker._reuse._units and not tracker._reuse._idle_since
